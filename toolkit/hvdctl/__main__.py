@@ -1,0 +1,5 @@
+"""`python -m hvdctl`."""
+
+from hvdctl.cli import main
+
+main()

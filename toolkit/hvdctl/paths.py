@@ -1,0 +1,34 @@
+"""Where things lie: the assets that travel with the package, the clusters' folders, the cache."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+_PACKAGE = Path(__file__).parent
+
+
+def asset(*parts: str) -> Path:
+    """A file or folder of infra/, playbooks/ or images/, in the wheel or in the source tree."""
+    bundled = _PACKAGE / "assets"
+    root = bundled if bundled.is_dir() else _PACKAGE.parents[1]
+    return root.joinpath(*parts)
+
+
+def agent() -> Path:
+    """The code that runs on the nodes."""
+    return _PACKAGE / "agent"
+
+
+def home() -> Path:
+    """The folder with one folder per cluster: $HVDCTL_HOME, else the user's data directory."""
+    chosen = os.environ.get("HVDCTL_HOME")
+    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_data_path("hvdctl")
+
+
+def cache() -> Path:
+    """What can be made again: wheels, the provider mirror. $HVDCTL_CACHE, else the user's cache directory."""
+    chosen = os.environ.get("HVDCTL_CACHE")
+    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("hvdctl")

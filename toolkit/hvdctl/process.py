@@ -1,0 +1,119 @@
+"""The one place that starts processes: argument lists, never shell strings.
+
+Children end when hvdctl ends, however it ends, so a killed hvdctl leaves no terraform or ansible at work behind it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from hvdctl.errors import ToolMissing
+
+_PACKAGES = {
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "rsync": "rsync",
+    "debootstrap": "debootstrap",
+    "setpriv": "util-linux",
+}
+
+
+def tool(name: str, hint: str = "") -> str:
+    """The path of a program, or an error that says how to get it."""
+    found = shutil.which(name)
+    if found is None:
+        package = _PACKAGES.get(name, name)
+        raise ToolMissing(f"{name} is not on PATH", hint=hint or f"install it: apt-get install {package}")
+    return found
+
+
+def capture(
+    argv: Sequence[str | Path],
+    *,
+    stdin: str | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run to the end and return exit code, stdout and stderr as text."""
+    return subprocess.run(
+        _bound(argv),
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=env,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def lines(
+    argv: Sequence[str | Path],
+    on_line: Callable[[str], None],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    log: IO[str] | None = None,
+) -> int:
+    """Run, hand over each line of stdout and stderr as it comes, return the exit code."""
+    with subprocess.Popen(
+        _bound(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=env,
+        cwd=cwd,
+        start_new_session=True,
+    ) as child:
+        assert child.stdout is not None  # noqa: S101 - a pipe was asked for
+        try:
+            for line in child.stdout:
+                if log is not None:
+                    log.write(line)
+                    log.flush()
+                on_line(line.rstrip("\n"))
+        except BaseException:
+            child.terminate()
+            raise
+        return child.wait()
+
+
+def attached(argv: Sequence[str | Path]) -> int:
+    """Run with the user's own terminal and return the exit code."""
+    return subprocess.run([str(word) for word in argv], check=False).returncode
+
+
+def start(argv: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+    """Start in a session of its own, out of the reach of the terminal's Ctrl-C, and return at once."""
+    return subprocess.Popen(_bound(argv), start_new_session=True, **options)
+
+
+def gather(
+    commands: Iterable[Sequence[str | Path]], *, timeout: float
+) -> list[subprocess.CompletedProcess[str]]:
+    """Run independent commands side by side; one that takes too long counts as exit code 124."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def one(argv: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+        try:
+            return capture(argv, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess([], 124, "", f"no answer within {timeout:.0f} s")
+
+    todo = list(commands)
+    with ThreadPoolExecutor(max(1, min(len(todo), 32))) as pool:
+        return list(pool.map(one, todo))
+
+
+def _bound(argv: Sequence[str | Path]) -> list[str]:
+    """The command, to be killed by the kernel when the thread that started it is gone."""
+    words = [str(word) for word in argv]
+    keeper = shutil.which("setpriv")
+    return [keeper, "--pdeathsig", "TERM", "--", *words] if keeper else words
