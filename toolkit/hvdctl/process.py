@@ -95,9 +95,7 @@ def start(argv: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
     return subprocess.Popen(_bound(argv), start_new_session=True, **options)
 
 
-def gather(
-    commands: Iterable[Sequence[str | Path]], *, timeout: float
-) -> list[subprocess.CompletedProcess[str]]:
+def gather(commands: Iterable[Sequence[str | Path]], *, timeout: float) -> list[subprocess.CompletedProcess[str]]:
     """Run independent commands side by side; one that takes too long counts as exit code 124."""
     from concurrent.futures import ThreadPoolExecutor
 

@@ -1,0 +1,160 @@
+"""The doctor: one line for each thing that must be right, from this machine's tools to every node's link."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from hvdctl import engine, images, jobs, links, paths, pipeline, process, ssh, terraform
+from hvdctl.cluster import Cluster, Node
+from hvdctl.errors import HvdctlError
+from hvdctl.spec import Spec
+
+_DISK_NEEDED = 10 * 2**30
+_MEMORY_PER_RANK = 2**29
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    state: str
+    detail: str
+    hint: str = ""
+
+
+def run(spec: Spec) -> Iterator[Check]:
+    """Each check as it is done; those of nodes only where the cluster is there."""
+    yield _tried("terraform", lambda: _version(terraform.binary()))
+    for tool in ("ssh", "rsync"):
+        yield _tried(tool, lambda tool=tool: process.tool(tool))  # type: ignore[misc]
+    engine_check = _tried("engine", _engine)
+    yield engine_check
+    if engine_check.state == "ok":
+        yield _image(spec)
+    yield _disk()
+    yield _memory(spec)
+    yield _cores(spec)
+    cluster = Cluster(spec.name)
+    if cluster.exists and engine_check.state == "ok":
+        yield from _nodes(cluster)
+
+
+def _nodes(cluster: Cluster) -> Iterator[Check]:
+    try:
+        told = pipeline.status(cluster.name)
+    except HvdctlError as error:
+        yield Check("cluster", "fail", error.message, error.hint)
+        return
+    if told["state"] != "up":
+        lost = f": {', '.join(told['lost'])}" if told["lost"] else ""
+        yield Check("cluster", "fail", f"{told['state']}{lost}", f"`hvdctl up --name {cluster.name}` makes it whole")
+        return
+    nodes = cluster.nodes()
+    yield Check("cluster", "ok", f"{len(nodes)} nodes running")
+    yield from _on_all(cluster, nodes)
+    yield _tried("share", lambda: _share(cluster, nodes))
+    yield from _links(cluster, nodes)
+
+
+def _on_all(cluster: Cluster, nodes: list[Node]) -> Iterator[Check]:
+    """SSH on every node, then the Horovod build there; a few at a time, as importing a framework takes a core."""
+    answers = process.gather([ssh.argv(cluster, node.name, ["true"]) for node in nodes], timeout=30)
+    silent = [n.name for n, done in zip(nodes, answers, strict=True) if done.returncode]
+    yield _judged("ssh to nodes", silent, f"{len(nodes)} of {len(nodes)} answer, strict host keys")
+    if silent:
+        return
+    faults, versions = [], ""
+    for node in nodes:
+        answer = cast(dict[str, Any], ssh.agent(cluster, node.name, "doctor", timeout=180))
+        if not answer.get("ok"):
+            faults.append(f"{node.name} ({'; '.join(answer.get('problems', []))})")
+        versions = ", ".join(f"{name} {value}" for name, value in sorted(answer.get("versions", {}).items()))
+    yield _judged("horovod build", faults, f"{len(nodes)} of {len(nodes)} import it: {versions}")
+
+
+def _share(cluster: Cluster, nodes: list[Node]) -> str:
+    """Written on the head, read on all."""
+    mark = f"{jobs.SHARE}/.hvdctl-check-{os.getpid()}"
+    head = nodes[0].name
+    ssh.run(cluster, head, ["touch", mark])
+    try:
+        seen = process.gather([ssh.argv(cluster, node.name, ["test", "-e", mark]) for node in nodes], timeout=30)
+    finally:
+        ssh.run(cluster, head, ["rm", "-f", mark])
+    blind = [node.name for node, done in zip(nodes, seen, strict=True) if done.returncode]
+    if blind:
+        raise HvdctlError(f"a file written on {head} is not seen on {', '.join(blind)}")
+    return f"a file written on {head} is seen on {len(nodes)} of {len(nodes)} nodes"
+
+
+def _links(cluster: Cluster, nodes: list[Node]) -> Iterator[Check]:
+    """The head's link to each worker, one after the other: at once they would share it."""
+    asked = cluster.spec().net
+    for node in nodes[1:]:
+        try:
+            measured = links.measure(cluster, nodes[0].name, node.name, asked)
+            yield Check(f"link {node.name}", "warn" if measured.short else "ok", str(measured))
+        except HvdctlError as error:
+            yield Check(f"link {node.name}", "fail", error.message, error.hint)
+
+
+def _tried(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name, "ok", look())
+    except HvdctlError as error:
+        return Check(name, "fail", error.message, error.hint)
+
+
+def _judged(name: str, faults: list[str], good: str) -> Check:
+    return Check(name, "fail", f"not on {', '.join(faults)}") if faults else Check(name, "ok", good)
+
+
+def _version(binary: str) -> str:
+    said = process.capture([binary, "version"]).stdout.splitlines()
+    return said[0] if said else binary
+
+
+def _engine() -> str:
+    return f"Docker {engine.client().version()['Version']}"
+
+
+def _image(spec: Spec) -> Check:
+    wanted = spec.image if spec.image != "auto" else images.reference(spec.framework)
+    there = any(wanted in image.tags for image in engine.client().images.list())
+    if there:
+        return Check("image", "ok", wanted)
+    if spec.image == "auto":
+        return Check("image", "warn", f"{wanted} is not built", "`hvdctl up` builds it; it takes some minutes")
+    return Check("image", "fail", f"the engine has no image {wanted!r}", "docker pull it, or use --image auto")
+
+
+def _disk() -> Check:
+    place = next(p for p in (paths.home(), *paths.home().parents) if p.exists())
+    free = shutil.disk_usage(place).free
+    detail = f"{free / 2**30:.0f} GiB free"
+    if free < _DISK_NEEDED:
+        return Check("disk", "fail", detail, f"images and wheels need {_DISK_NEEDED / 2**30:.0f} GiB")
+    return Check("disk", "ok", detail)
+
+
+def _memory(spec: Spec) -> Check:
+    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(facts["MemAvailable"].split()[0]) * 1024
+    ranks = spec.nodes * spec.slots
+    detail = f"{free / 2**30:.1f} GiB available for {ranks} ranks"
+    if free < ranks * _MEMORY_PER_RANK:
+        return Check("memory", "warn", detail, "a rank takes about half a GiB with its framework alone")
+    return Check("memory", "ok", detail)
+
+
+def _cores(spec: Spec) -> Check:
+    cores = os.cpu_count() or 1
+    ranks = spec.nodes * spec.slots
+    detail = f"{cores} cores for {ranks} ranks on {spec.nodes} nodes"
+    if ranks > cores:
+        return Check("cores", "warn", detail, "ranks share cores: steps take longer, scaling can't be read off them")
+    return Check("cores", "ok", detail)

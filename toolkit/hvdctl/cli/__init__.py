@@ -1,0 +1,70 @@
+"""The command line. Each verb has a file of its own; this one only registers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import typer
+
+from hvdctl.cli import (
+    check,
+    down,
+    exec_,
+    image,
+    init,
+    jobs,
+    list_,
+    plan,
+    push,
+    run,
+    scale,
+    ssh,
+    status,
+    up,
+)
+from hvdctl.cli.edge import guarded
+from hvdctl.cli.options import version
+
+app = typer.Typer(
+    name="hvdctl",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    callback=version,
+    help="From a short spec to a running Horovod cluster, and back to nothing.",
+)
+
+_PANELS: dict[str, list[tuple[str, Callable[..., None]]]] = {
+    "Cluster": [
+        ("init", init.init),
+        ("schema", init.schema),
+        ("plan", plan.plan),
+        ("up", up.up),
+        ("scale", scale.scale),
+        ("down", down.down),
+    ],
+    "Look": [
+        ("status", status.status),
+        ("list", list_.list_),
+        ("check", check.check),
+        ("ssh", ssh.ssh),
+    ],
+    "Jobs": [
+        ("run", run.run),
+        ("exec", exec_.exec_),
+        ("jobs", jobs.jobs),
+        ("logs", jobs.logs),
+        ("cancel", jobs.cancel),
+        ("push", push.push),
+        ("pull", push.pull),
+    ],
+}
+for _panel, _verbs in _PANELS.items():
+    for _name, _verb in _verbs:
+        app.command(_name, rich_help_panel=_panel)(_verb)
+app.add_typer(image.app, name="image", rich_help_panel="Cluster")
+
+
+def main() -> None:
+    guarded(app)

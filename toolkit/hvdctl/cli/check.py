@@ -1,0 +1,39 @@
+"""`hvdctl check`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from hvdctl.cli import options as o
+
+_MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
+
+
+def check(
+    name: o.NameOption = None,
+    nodes: o.NodesOption = None,
+    file: o.FileOption = None,
+    json: o.JsonOption = False,
+) -> None:
+    """Check this machine and, where the cluster is up, every node of it. Exit code 1 where a check fails.
+
+    Example: `hvdctl check --nodes 10`
+    """
+    from hvdctl import checks
+    from hvdctl.cli.terminal import Terminal
+
+    terminal = Terminal(as_json=json)
+    spec = o.resolve(name, file, nodes=nodes)
+    results = []
+    for result in checks.run(spec):
+        results.append(result)
+        if not json:
+            terminal.line(f"{_MARKS[result.state]} {result.name.ljust(18)} {result.detail}")
+            if result.hint:
+                terminal.line(f"    → {result.hint}")
+    failed = [result.name for result in results if result.state == "fail"]
+    terminal.result({"ok": not failed, "checks": [asdict(result) for result in results]}, lambda: None)
+    if failed:
+        raise typer.Exit(1)

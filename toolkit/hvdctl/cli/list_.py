@@ -1,0 +1,26 @@
+"""`hvdctl list`."""
+
+from __future__ import annotations
+
+from hvdctl.cli import options as o
+
+
+def list_(json: o.JsonOption = False) -> None:
+    """List every cluster, also those that only the Docker engine still knows of.
+
+    Example: `hvdctl list`
+    """
+    from hvdctl import pipeline
+    from hvdctl.cli.terminal import Terminal
+
+    terminal = Terminal(as_json=json)
+    rows = pipeline.list_clusters()
+    columns = ("cluster", "state", "provider", "nodes", "running", "net")
+
+    def render() -> None:
+        if rows:
+            terminal.table(columns, [[row.get(column, "") for column in columns] for row in rows])
+        else:
+            terminal.line("no clusters; `hvdctl up` makes one")
+
+    terminal.result(rows, render)

@@ -1,0 +1,79 @@
+"""Options that several verbs share, and what they mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from hvdctl.cluster import Cluster
+    from hvdctl.spec import Spec
+
+NameOption = Annotated[
+    str | None,
+    typer.Option("--name", help="Cluster (default: from hvdctl.yml, else `default`).", metavar="NAME"),
+]
+FileOption = Annotated[
+    Path | None, typer.Option("--file", "-f", help="Spec file (default: hvdctl.yml where there is one).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Every detail as it comes.")]
+
+NodesOption = Annotated[int | None, typer.Option("--nodes", "-n", help="Number of nodes.", metavar="N")]
+SlotsOption = Annotated[int | None, typer.Option("--slots", help="Ranks that a node takes.", metavar="N")]
+CpusOption = Annotated[float | None, typer.Option("--cpus", help="CPUs of a node.", metavar="N")]
+MemoryOption = Annotated[str | None, typer.Option("--memory", help="Memory of a node: 512m, 4g, none.", metavar="SIZE")]
+GpusOption = Annotated[int | None, typer.Option("--gpus", help="GPUs of a node.", metavar="N")]
+NetOption = Annotated[
+    str | None, typer.Option("--net", help="Link rate of a node: 100m, 1g, 10g, none.", metavar="RATE")
+]
+FrameworkOption = Annotated[str | None, typer.Option("--framework", help="pytorch or tensorflow.")]
+ImageOption = Annotated[str | None, typer.Option("--image", help="Image of the nodes, or auto.")]
+ShareOption = Annotated[str | None, typer.Option("--share", help="auto, or the folder that is /shared.")]
+ProviderOption = Annotated[str | None, typer.Option("--provider", help="Where the nodes come from.")]
+EnvOption = Annotated[list[str] | None, typer.Option("--env", help="NAME=VALUE for every job; repeatable.")]
+
+
+def version(
+    show: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if show:
+        from hvdctl import __version__
+
+        typer.echo(f"hvdctl {__version__}")
+        raise typer.Exit
+
+
+def spec_file(file: Path | None) -> Path | None:
+    """The file that was named, else hvdctl.yml in this folder where there is one."""
+    from hvdctl.spec import FILE
+
+    return file or (Path(FILE) if Path(FILE).is_file() else None)
+
+
+def find_cluster(name: str | None, file: Path | None = None) -> Cluster:
+    """The cluster that a verb is about."""
+    from hvdctl.cluster import Cluster
+    from hvdctl.spec import parse, read_file
+
+    source = spec_file(file)
+    chosen = name if name is not None else (read_file(source) if source else {}).get("name", "default")
+    return Cluster(parse({"name": chosen}, source=str(source or "--name")).name)
+
+
+def resolve(name: str | None, file: Path | None, env: list[str] | None = None, **flags: Any) -> Spec:
+    """The spec: what the cluster was, under the file, under the flags."""
+    from hvdctl.cli.terminal import environment
+    from hvdctl.spec import load, read_file
+
+    cluster = find_cluster(name, file)
+    source = spec_file(file)
+    stored = cluster.stored_spec() or {}
+    given = {key: value for key, value in flags.items() if value is not None} | {"name": cluster.name}
+    if env:
+        written = read_file(source) if source else {}
+        given["env"] = {**(written.get("env") or stored.get("env") or {}), **environment(env)}
+    return load(source, given, stored)

@@ -1,0 +1,67 @@
+"""`hvdctl plan`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hvdctl.cli import options as o
+
+if TYPE_CHECKING:
+    from hvdctl.cli.terminal import Terminal
+    from hvdctl.spec import Spec
+
+_SIGNS = {"create": "+", "delete": "-", "update": "~", "replace": "±"}
+
+
+def plan(
+    name: o.NameOption = None,
+    nodes: o.NodesOption = None,
+    net: o.NetOption = None,
+    slots: o.SlotsOption = None,
+    cpus: o.CpusOption = None,
+    memory: o.MemoryOption = None,
+    gpus: o.GpusOption = None,
+    framework: o.FrameworkOption = None,
+    image: o.ImageOption = None,
+    share: o.ShareOption = None,
+    provider: o.ProviderOption = None,
+    file: o.FileOption = None,
+    json: o.JsonOption = False,
+) -> None:
+    """Show what `hvdctl up` would change. Changes nothing.
+
+    Example: `hvdctl plan --nodes 4 --net 1g`
+    """
+    from hvdctl.cli.terminal import Terminal
+
+    spec = o.resolve(
+        name,
+        file,
+        nodes=nodes,
+        net=net,
+        slots=slots,
+        cpus=cpus,
+        memory=memory,
+        gpus=gpus,
+        framework=framework,
+        image=image,
+        share=share,
+        provider=provider,
+    )
+    show(spec, Terminal(as_json=json))
+
+
+def show(spec: Spec, terminal: Terminal) -> None:
+    """Plan and print it; `up --dry-run` is the same."""
+    from hvdctl import pipeline
+
+    outcome = pipeline.plan(spec, terminal)
+
+    def render() -> None:
+        for action, addresses in outcome.changes.items():
+            for address in addresses:
+                terminal.line(f"  {_SIGNS.get(action, '?')} {address}  ({action})")
+        counts = ", ".join(f"{len(found)} to {action}" for action, found in outcome.changes.items() if found)
+        terminal.line(counts or f"cluster {spec.name!r} is as the spec says: nothing to do")
+
+    terminal.result({"cluster": spec.name, "changes": outcome.changes, "drift": outcome.drift}, render)

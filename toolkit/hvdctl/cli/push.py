@@ -1,0 +1,54 @@
+"""`hvdctl push` and `hvdctl pull`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hvdctl.cli import options as o
+
+
+def push(
+    sources: Annotated[list[Path], typer.Argument(help="Files and folders here.")],
+    to: Annotated[str, typer.Option("--to", help="Folder on the share.")] = "",
+    name: o.NameOption = None,
+    json: o.JsonOption = False,
+) -> None:
+    """Copy files and folders to the share, where every node sees them.
+
+    Example: `hvdctl push data/ --to datasets`
+    """
+    from hvdctl import jobs
+    from hvdctl.cli.terminal import Terminal
+
+    terminal = Terminal(as_json=json)
+    cluster = o.find_cluster(name)
+    jobs.on_share(to)
+    with terminal.phase("Copying"):
+        target = jobs.push(cluster, sources, to)
+    copied = [str(source) for source in sources]
+    terminal.result({"copied": copied, "to": target}, lambda: terminal.line(f"{', '.join(copied)} → {target}"))
+
+
+def pull(
+    source: Annotated[str, typer.Argument(help="File or folder on the share.")],
+    target: Annotated[Path, typer.Argument(help="Folder here.")] = Path(),
+    name: o.NameOption = None,
+    json: o.JsonOption = False,
+) -> None:
+    """Copy a file or folder from the share to this machine.
+
+    Example: `hvdctl pull checkpoints results/`
+    """
+    from hvdctl import jobs
+    from hvdctl.cli.terminal import Terminal
+
+    terminal = Terminal(as_json=json)
+    cluster = o.find_cluster(name)
+    remote = str(jobs.on_share(source))
+    with terminal.phase("Copying"):
+        jobs.pull(cluster, source, target)
+    data = {"copied": remote, "to": str(target)}
+    terminal.result(data, lambda: terminal.line(f"{remote} → {target}"))

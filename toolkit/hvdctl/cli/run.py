@@ -1,0 +1,91 @@
+"""`hvdctl run`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hvdctl.cli import options as o
+
+if TYPE_CHECKING:
+    from hvdctl.cli.terminal import Terminal
+    from hvdctl.cluster import Cluster
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(help="-- COMMAND and its arguments.", metavar="-- COMMAND...")],
+    np: Annotated[int | None, typer.Option("--np", help="Ranks (default: every slot).", metavar="N")] = None,
+    launcher: Annotated[str, typer.Option("--launcher", help="horovod (Gloo), mpi or torch.")] = "horovod",
+    env: Annotated[list[str] | None, typer.Option("--env", help="NAME=VALUE for this job; repeatable.")] = None,
+    workdir: Annotated[Path | None, typer.Option("--workdir", help="Folder to run in (default: this one).")] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return at once; the job goes on.")] = False,
+    name: o.NameOption = None,
+    json: o.JsonOption = False,
+) -> None:
+    """Run a command on every slot, from this folder. Its exit code becomes hvdctl's.
+
+    Example: `hvdctl run --np 4 -- python train.py --epochs 3`
+    """
+    from hvdctl import jobs
+    from hvdctl.cli.terminal import Terminal, environment
+
+    terminal = Terminal(as_json=json)
+    cluster = o.find_cluster(name)
+    job = jobs.Job(command, np, launcher, environment(env or []), workdir)
+    with counted_interrupts() as interrupts:
+        number = jobs.submit(cluster, job)
+        if detach:
+            how = f"`hvdctl logs -f {number} --name {cluster.name}` follows it"
+            terminal.result({"id": number}, lambda: terminal.line(f"run {number} started; {how}"))
+            return
+        terminal.say(f"run {number} on {cluster.name!r}")
+        watch(cluster, number, terminal, interrupts)
+
+
+def watch(
+    cluster: Cluster, number: int, terminal: Terminal, interrupts: Callable[[], int], rank: int | None = None
+) -> None:
+    """Show the output until the run ends, keep its record, leave with its exit code."""
+    from hvdctl import jobs
+    from hvdctl.cli.terminal import seconds
+
+    # With --json, stdout is for the record alone.
+    out = sys.stderr.buffer if terminal.as_json else sys.stdout.buffer
+
+    def write(data: bytes) -> None:
+        out.write(data)
+        out.flush()
+
+    record = jobs.follow(cluster, number, write, interrupts=interrupts, say=terminal.say, rank=rank)
+    if record is None:
+        terminal.say(f"the head ends run {number}; `hvdctl jobs --name {cluster.name}` shows when it has")
+        raise typer.Exit(jobs.CANCELLED)
+    kept = jobs.fetch(cluster, number)
+    if terminal.as_json:
+        terminal.result(record, lambda: None)
+    jobs.judge(record, log=kept)
+    took = record.get("duration_s") or max(0.0, time.time() - record["started"])
+    terminal.say(f"run {number} succeeded in {seconds(took)}; logs: {kept}")
+
+
+@contextmanager
+def counted_interrupts() -> Iterator[Callable[[], int]]:
+    """Ctrl-C only counts: whoever waits looks at the count and decides, at one place."""
+    count = 0
+
+    def note(*_: object) -> None:
+        nonlocal count
+        count += 1
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: count
+    finally:
+        signal.signal(signal.SIGINT, before)

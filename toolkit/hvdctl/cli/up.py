@@ -1,0 +1,92 @@
+"""`hvdctl up`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hvdctl.cli import options as o
+
+if TYPE_CHECKING:
+    from hvdctl.cli.terminal import Terminal
+    from hvdctl.pipeline import Report
+    from hvdctl.spec import Spec
+
+
+def up(
+    name: o.NameOption = None,
+    nodes: o.NodesOption = None,
+    net: o.NetOption = None,
+    slots: o.SlotsOption = None,
+    cpus: o.CpusOption = None,
+    memory: o.MemoryOption = None,
+    gpus: o.GpusOption = None,
+    framework: o.FrameworkOption = None,
+    image: o.ImageOption = None,
+    share: o.ShareOption = None,
+    env: o.EnvOption = None,
+    provider: o.ProviderOption = None,
+    file: o.FileOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change, as `plan` does.")] = False,
+    yes: o.YesOption = False,
+    json: o.JsonOption = False,
+    verbose: o.VerboseOption = False,
+) -> None:
+    """Make the cluster what the spec says; go on where an earlier `up` stopped.
+
+    Example: `hvdctl up --nodes 10 --net 10g`
+    """
+    from hvdctl.cli.terminal import Terminal
+
+    terminal = Terminal(as_json=json, verbose=verbose)
+    spec = o.resolve(
+        name,
+        file,
+        env,
+        nodes=nodes,
+        net=net,
+        slots=slots,
+        cpus=cpus,
+        memory=memory,
+        gpus=gpus,
+        framework=framework,
+        image=image,
+        share=share,
+        provider=provider,
+    )
+    if dry_run:
+        from hvdctl.cli import plan
+
+        plan.show(spec, terminal)
+    else:
+        bring_up(spec, terminal, yes=yes)
+
+
+def bring_up(spec: Spec, terminal: Terminal, *, yes: bool) -> None:
+    """Ask where nodes would go, then do it and tell how to go on."""
+    from hvdctl import pipeline
+    from hvdctl.cluster import Cluster
+
+    there = len(Cluster(spec.name).nodes())
+    if spec.nodes < there:
+        terminal.ask(f"Remove {there - spec.nodes} of the {there} nodes of {spec.name!r}?", yes=yes)
+    report = pipeline.up(spec, terminal)
+    terminal.result(report.data(), lambda: _summary(report, terminal))
+
+
+def _summary(report: Report, terminal: Terminal) -> None:
+    nodes = report.nodes
+    slots = sum(node.slots for node in nodes)
+    changes = ", ".join(f"{len(found)} {action}" for action, found in report.changes.items() if found)
+    terminal.line(f"\nCluster {report.cluster!r} is up: {len(nodes)} nodes, {slots} slots ({changes or 'no change'}).")
+    if report.link is not None:
+        terminal.line(f"Link {report.link}.")
+    terminal.line()
+    terminal.table(("node", "role", "address", "slots"), [(n.name, n.role, n.address, n.slots) for n in nodes])
+    suffix = "" if report.cluster == "default" else f" --name {report.cluster}"
+    terminal.line("\nNext:")
+    terminal.line(f"  hvdctl run{suffix} -- python train.py   run it on every slot, from this folder")
+    terminal.line(f"  hvdctl status{suffix}                   what stands")
+    terminal.line(f"  hvdctl ssh{suffix}                      a shell on the head")
+    terminal.line(f"  hvdctl down{suffix}                     remove everything")

@@ -1,0 +1,239 @@
+"""A cluster's folder: what is known of it between two commands, and who may change it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hvdctl import keys, paths
+from hvdctl.errors import LockedError, UsageError
+from hvdctl.spec import Spec, parse
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine or container, as Terraform's contract gives it."""
+
+    id: str
+    name: str
+    role: str
+    kind: str
+    address: str
+    private_address: str
+    ssh_user: str
+    ssh_port: int
+    ssh_proxy: str | None
+    slots: int
+    gpus: int
+
+    @classmethod
+    def read(cls, data: dict[str, Any]) -> Node:
+        """From stored data, which may have more keys than this version knows."""
+        return cls(**{field.name: data[field.name] for field in fields(cls)})
+
+
+class Cluster:
+    """The folder of one cluster. Reading never creates it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.folder = paths.home() / name
+
+    # What lies where.
+
+    @property
+    def terraform(self) -> Path:
+        return self.folder / "terraform"
+
+    @property
+    def ssh(self) -> Path:
+        return self.folder / "ssh"
+
+    @property
+    def ssh_config(self) -> Path:
+        return self.ssh / "config"
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.ssh / "known_hosts"
+
+    @property
+    def inventory(self) -> Path:
+        return self.folder / "inventory" / "hosts.yml"
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    def log(self, name: str) -> Path:
+        folder = self.folder / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{name}.log"
+
+    # What is known.
+
+    @property
+    def exists(self) -> bool:
+        return (self.folder / "spec.json").exists()
+
+    def stored_spec(self) -> dict[str, Any] | None:
+        """The keys of the last spec that was asked for; None for a cluster that never was."""
+        return self._read("spec.json")
+
+    def spec(self) -> Spec:
+        stored = self.stored_spec()
+        if stored is None:
+            raise UsageError(
+                f"there is no cluster {self.name!r}",
+                hint=f"`hvdctl up --name {self.name}` makes it; `hvdctl list` shows what there is",
+            )
+        return parse(stored, source=str(self.folder / "spec.json"))
+
+    def store_spec(self, spec: Spec) -> None:
+        self._write("spec.json", spec.stored())
+
+    def nodes(self) -> list[Node]:
+        """The nodes as Terraform last gave them, the head first; none before the first `up`."""
+        data = self._read("nodes.json") or {}
+        try:
+            return [Node.read(node) for node in data.get("nodes", [])]
+        except (KeyError, TypeError) as error:
+            raise self._corrupt("nodes.json", f"missing {error}") from None
+
+    def store_nodes(self, nodes: list[Node]) -> None:
+        self._write("nodes.json", {"nodes": [asdict(node) for node in nodes]})
+
+    def record(self, phase: str) -> dict[str, Any]:
+        """What a phase wrote down when it was last completed."""
+        found = (self._read("phases.json") or {}).get(phase, {})
+        return dict(found)
+
+    def complete(self, phase: str, seconds: float, **facts: Any) -> None:
+        phases = self._read("phases.json") or {}
+        phases[phase] = {"ended": time.time(), "seconds": round(seconds, 3), **facts}
+        self._write("phases.json", phases)
+
+    def forget(self, phase: str) -> None:
+        phases = self._read("phases.json") or {}
+        if phases.pop(phase, None) is not None:
+            self._write("phases.json", phases)
+
+    # Keys.
+
+    def key(self) -> keys.KeyPair:
+        return keys.ensure(self.ssh / "id_ed25519")
+
+    def host_key(self, node: str) -> keys.KeyPair:
+        return keys.ensure(self.ssh / "host_keys" / node)
+
+    # Who may change it.
+
+    @contextlib.contextmanager
+    def locked(self, command: str) -> Iterator[None]:
+        """Hold the cluster; refuse, naming the holder, where another hvdctl has it."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = self.folder / "lock"
+        with file.open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise self._held(file) from None
+            lock.seek(0)
+            lock.truncate()
+            json.dump({"pid": os.getpid(), "command": command, "since": time.time()}, lock)
+            lock.flush()
+            yield
+
+    def remove(self) -> None:
+        """Forget the cluster; keep what its user measured, the runs and benches."""
+        for entry in sorted(self.folder.iterdir() if self.folder.exists() else []):
+            if entry.name in {"runs", "bench"} and any(entry.iterdir()):
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != "spec.json":
+                entry.unlink()
+        # The spec last: while it is there, the cluster is known and `down` can be repeated.
+        (self.folder / "spec.json").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    def _held(self, file: Path) -> LockedError:
+        try:
+            holder = json.loads(file.read_text())
+            since = max(0, time.time() - holder["since"])
+            who = f"`hvdctl {holder['command']}` (process {holder['pid']}, for {since:.0f} s)"
+        except (OSError, ValueError, KeyError):
+            who = "another hvdctl"
+        return LockedError(f"cluster {self.name!r} is held by {who}", hint="wait for it to end")
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            data = json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise self._corrupt(name, str(error)) from None
+        if not isinstance(data, dict):
+            raise self._corrupt(name, f"{type(data).__name__} in place of an object")
+        return data
+
+    def _write(self, name: str, data: dict[str, Any]) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write(self.folder / name, json.dumps(data, indent=2) + "\n")
+
+    def _corrupt(self, name: str, why: str) -> UsageError:
+        return UsageError(
+            f"{self.folder / name} is not what hvdctl wrote: {why}",
+            hint=f"put the file back, or `hvdctl down --name {self.name} --force` removes the cluster by its label",
+        )
+
+
+def known() -> list[Cluster]:
+    """Every cluster that has a folder with a spec."""
+    home = paths.home()
+    folders = sorted(home.iterdir()) if home.is_dir() else []
+    return [cluster for cluster in (Cluster(folder.name) for folder in folders) if cluster.exists]
+
+
+def write(file: Path, text: str, mode: int = 0o600) -> None:
+    """Write all or nothing."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as temporary:
+            temporary.write(text)
+        Path(name).chmod(mode)
+        Path(name).replace(file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def digest(*parts: object) -> str:
+    """A short fingerprint of texts, bytes, files and folders."""
+    sum_ = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Path):
+            files = [part] if part.is_file() else sorted(p for p in part.rglob("*") if p.is_file())
+            for file in (f for f in files if "__pycache__" not in f.parts):
+                sum_.update(str(file.relative_to(part)).encode() + b"\0" + file.read_bytes() + b"\0")
+        else:
+            sum_.update((part if isinstance(part, bytes) else str(part).encode()) + b"\0")
+    return sum_.hexdigest()[:16]
+
+
+def command_line() -> str:
+    """How this hvdctl was called, for the holder of a lock."""
+    return " ".join(sys.argv[1:])

@@ -1,0 +1,91 @@
+"""Ansible: site.yml and verify.yml through ansible-runner, their events handed on, their output logged."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hvdctl import paths
+from hvdctl.cluster import Cluster
+from hvdctl.errors import PhaseError
+
+_FAILED = {"runner_on_failed": "failed", "runner_on_unreachable": "can't be reached"}
+
+
+def play(cluster: Cluster, playbook: str, variables: dict[str, Any], on_event: Callable[[str], None]) -> int:
+    """Run a playbook on the cluster's inventory; the number of changes, or an error that names the hosts."""
+    import ansible_runner
+
+    problems: list[str] = []
+    log_file = cluster.log("ansible")
+    work = cluster.folder / "ansible"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(mode=0o700, parents=True)
+
+    with log_file.open("a", encoding="utf-8") as log:
+
+        def take(event: dict[str, Any]) -> bool:
+            if event.get("stdout"):
+                log.write(event["stdout"] + "\n")
+            if text := describe(event):
+                on_event(text)
+            if problem := failure(event):
+                problems.append(problem)
+            return False
+
+        runner = ansible_runner.run(
+            private_data_dir=str(work),
+            project_dir=str(paths.asset("playbooks")),
+            playbook=playbook,
+            inventory=str(cluster.inventory),
+            extravars=variables,
+            envvars=_environment(work),
+            event_handler=take,
+            quiet=True,
+            suppress_env_files=True,
+            settings={"runner_mode": "subprocess", "suppress_ansible_output": True},
+        )
+        if runner.status != "successful" and not problems:
+            log.write(runner.stdout.read())
+    if runner.status != "successful":
+        told = "; ".join(problems[:5]) or f"ansible-playbook ended with {runner.rc}"
+        raise PhaseError(f"configuration failed: {told}", log=log_file)
+    return sum((runner.stats or {}).get("changed", {}).values())
+
+
+def describe(event: dict[str, Any]) -> str:
+    """What an Ansible event is about, in a few words; nothing for most."""
+    data = event.get("event_data", {})
+    if event.get("event") == "playbook_on_task_start":
+        return str(data.get("name") or data.get("task") or "")
+    return ""
+
+
+def failure(event: dict[str, Any]) -> str:
+    """Host and reason of a failed task; nothing for all other events."""
+    if event.get("event") not in _FAILED:
+        return ""
+    data = event.get("event_data", {})
+    if data.get("ignore_errors"):
+        return ""
+    result = data.get("res", {})
+    reason = result.get("msg") or result.get("stderr") or result.get("stdout") or "no reason given"
+    reason = " ".join(str(reason).split())[-400:]
+    return f"{data.get('host')} {_FAILED[event['event']]} in {data.get('task')!r}: {reason}"
+
+
+def _environment(work: Path) -> dict[str, str]:
+    # ansible-playbook lies beside the interpreter, which need not be on PATH.
+    search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {
+        "PATH": search,
+        "ANSIBLE_CONFIG": str(paths.asset("playbooks", "ansible.cfg")),
+        "ANSIBLE_HOME": str(work / "home"),
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(work / "cp"),
+        "ANSIBLE_ROLES_PATH": str(paths.asset("playbooks", "roles")),
+        "LC_ALL": "C.UTF-8",
+    }

@@ -1,0 +1,310 @@
+"""Jobs: the working directory goes to the share, the head's agent starts and watches the ranks, we look on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import select
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+from hvdctl import inventory, process, ssh
+from hvdctl.cluster import Cluster, Node
+from hvdctl.errors import HvdctlError, JobFailed, UsageError
+from hvdctl.spec import Spec
+
+SHARE = PurePosixPath("/shared")
+LAUNCHERS = ("horovod", "mpi", "torch")
+FINAL = {"succeeded", "failed", "cancelled", "lost"}
+CANCELLED = 130
+_IGNORED = (".git", ".venv", "venv", "__pycache__", "*.pyc", "node_modules", ".mypy_cache", ".pytest_cache")
+_IGNORE_FILE = ".hvdctlignore"
+_SECRET = "env.json"  # noqa: S105 - the name of the file that stays on the share
+_RECONNECTS = 5
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to run, and with how many ranks."""
+
+    command: Sequence[str]
+    np: int | None = None
+    launcher: str = "horovod"
+    env: Mapping[str, str] | None = None
+    workdir: Path | None = None
+
+
+def request(job: Job, spec: Spec, nodes: Sequence[Node], remote_dir: str, cores: int) -> dict[str, Any]:
+    """What the head's agent is asked to start. Pure."""
+    slots = sum(node.slots for node in nodes)
+    np = job.np if job.np is not None else slots
+    if not 1 <= np <= slots:
+        raise UsageError(
+            f"--np {np}: the cluster has {slots} slots ({len(nodes)} nodes of {nodes[0].slots})",
+            hint=f"use --np 1 to {slots}, or `hvdctl scale --nodes N`",
+        )
+    if job.launcher not in LAUNCHERS:
+        raise UsageError(f"{job.launcher!r} is not a launcher; choose one of: {', '.join(LAUNCHERS)}")
+    hosts = inventory.layout(nodes, np)
+    cpus = spec.cpus if spec.cpus is not None else cores / len(hosts)
+    return {
+        "command": list(job.command),
+        "user_command": shlex.join(job.command),
+        "np": np,
+        "launcher": job.launcher,
+        "hosts": hosts,
+        "env": {**spec.env, **(job.env or {})},
+        "workdir": remote_dir,
+        "interface": "eth0" if nodes[0].kind == "container" else None,
+        "threads": max(1, int(cpus / max(taken for _, taken in hosts))),
+    }
+
+
+def submit(cluster: Cluster, job: Job) -> int:
+    """Sync the working directory, start the job, return its number."""
+    spec, head = cluster.spec(), ssh.pick(cluster)
+    nodes = cluster.nodes()
+    local = (job.workdir or Path.cwd()).absolute()
+    asked = request(job, spec, nodes, remote_dir(local), os.cpu_count() or 1)
+    # Numbers go on after `down`: the records of earlier runs are kept here.
+    asked["after"] = max((int(run.name) for run in _kept(cluster)), default=0)
+    if spec.framework != "pytorch" and job.launcher == "torch":
+        raise UsageError("--launcher torch needs PyTorch", hint=f"this cluster has framework: {spec.framework}")
+    sync(cluster, local, asked["workdir"], given=job.workdir is not None)
+    answer = cast(Record, ssh.agent(cluster, head.name, "submit", request=asked))
+    return int(answer["id"])
+
+
+def sync(cluster: Cluster, local: Path, remote: str, *, given: bool) -> None:
+    """Copy what changed of a folder to the share; files that the job wrote there stay."""
+    if not local.is_dir():
+        raise UsageError(f"--workdir {local}: there is no such folder")
+    if not given and local in {Path("/"), Path.home()}:
+        raise UsageError(f"{local} is no working directory to copy", hint="cd to your project, or use --workdir")
+    ignored = [f"--exclude={pattern}" for pattern in _IGNORED]
+    if (local / _IGNORE_FILE).exists():
+        ignored.append(f"--exclude-from={local / _IGNORE_FILE}")
+    _rsync(cluster, [*ignored, f"{local}/"], f"{ssh.pick(cluster).name}:{remote}/")
+
+
+def follow(
+    cluster: Cluster,
+    run: int,
+    write: Callable[[bytes], None],
+    *,
+    interrupts: Callable[[], int],
+    say: Callable[[str], None],
+    rank: int | None = None,
+) -> Record | None:
+    """Hand over a run's output until it ends; None where the user left it to the head.
+
+    The first Ctrl-C stops every rank, a second one leaves that to the head. A lost connection is made again.
+    """
+    head = ssh.pick(cluster).name
+    seen, lost = 0, 0
+    canceller: subprocess.Popen[Any] | None = None
+    while True:
+        words = ["hvd-agent", "follow", str(run), "--from", str(seen)]
+        words += ["--rank", str(rank)] if rank is not None else []
+        stream = process.start(
+            ssh.argv(cluster, head, words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        output = cast(IO[bytes], stream.stdout)
+        try:
+            while True:
+                if interrupts() > 1:
+                    return None
+                if interrupts() and canceller is None:
+                    say(f"stopping every rank of run {run} (Ctrl-C again leaves that to the head)")
+                    canceller = _start_cancel(cluster, head, run)
+                if not select.select([output], [], [], 0.1)[0]:
+                    continue
+                data = os.read(output.fileno(), 1 << 16)
+                if not data:
+                    break
+                seen += len(data)
+                lost = 0
+                write(data)
+            code = stream.wait()
+            said = cast(IO[bytes], stream.stderr).read().decode(errors="replace").strip()
+        finally:
+            stream.terminate()
+            stream.wait()
+        if code == 0:
+            if canceller is not None:
+                canceller.wait()
+            return show(cluster, run)
+        lost += 1
+        if code != ssh.LOST or lost > _RECONNECTS:
+            raise HvdctlError(
+                f"the output of run {run} can't be read from {head}: {said or code}",
+                hint=f"the run goes on without us; `hvdctl logs -f {run} --name {cluster.name}` looks again",
+            )
+        time.sleep(min(lost, 3))
+
+
+def show(cluster: Cluster, run: int) -> Record:
+    """The record of a run, from the head, else the copy kept here."""
+    return cast(
+        Record,
+        _asked(cluster, lambda head: ssh.agent(cluster, head, "show", str(run)), lambda: _copy(cluster, run)),
+    )
+
+
+def rows(cluster: Cluster) -> list[Record]:
+    """Every run: those on the head, and those of clusters of this name before it."""
+    kept = {int(folder.name): _copy(cluster, int(folder.name)) for folder in _kept(cluster)}
+    live = cast(list[Record], _asked(cluster, lambda head: ssh.agent(cluster, head, "list"), list))
+    merged = {**kept, **{int(row["id"]): row for row in live}}
+    return [merged[number] for number in sorted(merged)]
+
+
+def latest(cluster: Cluster, *, active: bool = False) -> int:
+    """The number of the newest run, or of the newest one that has not ended."""
+    found = [int(row["id"]) for row in rows(cluster) if not active or row["state"] not in FINAL]
+    if not found:
+        what = "no run under way" if active else "no run yet"
+        raise UsageError(f"cluster {cluster.name!r} has {what}", hint="`hvdctl jobs` lists all runs")
+    return found[-1]
+
+
+def cancel(cluster: Cluster, run: int) -> Record:
+    """End every rank on every node; the record afterwards."""
+    return cast(Record, ssh.agent(cluster, ssh.pick(cluster).name, "cancel", str(run), timeout=90))
+
+
+def fetch(cluster: Cluster, run: int) -> Path:
+    """Copy the record and logs of a run from the share to the cluster's folder."""
+    target = cluster.runs / str(run)
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _rsync(cluster, [f"--exclude={_SECRET}", f"{ssh.pick(cluster).name}:{SHARE}/runs/{run}/"], f"{target}/")
+    return target
+
+
+def collect(cluster: Cluster) -> None:
+    """Copy the records of all runs."""
+    if ssh.agent(cluster, ssh.pick(cluster).name, "list"):
+        cluster.runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        source = f"{ssh.pick(cluster).name}:{SHARE}/runs/"
+        _rsync(cluster, [f"--exclude={_SECRET}", source], f"{cluster.runs}/")
+
+
+def log_file(cluster: Cluster, run: int, rank: int | None) -> Path:
+    """The log of a finished run as kept here."""
+    name = "output.log" if rank is None else f"rank-{rank}.log"
+    file = cluster.runs / str(run) / name
+    if not file.exists():
+        known = sorted(f.stem for f in file.parent.glob("rank-*.log")) if file.parent.is_dir() else []
+        raise UsageError(f"run {run} has no {name}", hint=f"there are: {', '.join(known)}" if known else "")
+    return file
+
+
+def judge(record: Record, log: Path | None = None) -> None:
+    """Raise where a run did not succeed, naming the rank that failed first, with its exit code."""
+    state, run = record["state"], record["id"]
+    if state == "succeeded":
+        return
+    if state == "cancelled":
+        raise JobFailed(f"run {run} was cancelled", exit_code=CANCELLED)
+    if state == "lost":
+        raise JobFailed(f"run {run} was lost with its head", exit_code=1, hint="`hvdctl up`, then run it again")
+    code = int(record.get("exit_code") or 1)
+    failed = record.get("failed_rank")
+    if failed:
+        tail = "\n".join(f"    {line}" for line in failed.get("tail") or [])
+        message = f"rank {failed['rank']} on {failed['node']} ended with exit code {failed['exit_code']}"
+        raise JobFailed(f"run {run} failed: {message}" + (f"\n{tail}" if tail else ""), exit_code=code, log=log)
+    reason = record.get("reason") or f"the launcher ended with exit code {code}"
+    raise JobFailed(f"run {run} failed: {reason}", exit_code=code, log=log)
+
+
+def push(cluster: Cluster, sources: Sequence[Path], target: str) -> str:
+    """Copy files and folders from here to the share."""
+    for source in sources:
+        if not source.exists():
+            raise UsageError(f"there is no {source} here")
+    remote = on_share(target)
+    _rsync(cluster, [str(source.absolute()) for source in sources], f"{ssh.pick(cluster).name}:{remote}/")
+    return str(remote)
+
+
+def pull(cluster: Cluster, source: str, target: Path) -> Path:
+    """Copy a file or folder from the share to here."""
+    target.mkdir(parents=True, exist_ok=True)
+    _rsync(cluster, [f"{ssh.pick(cluster).name}:{on_share(source)}"], f"{target}/")
+    return target
+
+
+def on_share(path: str) -> PurePosixPath:
+    """The path on the nodes of something on the share, given with or without /shared."""
+    full = SHARE / path
+    if SHARE not in (full, *full.parents) or ".." in full.parts:
+        raise UsageError(f"{path!r} is not on the share; write a path below {SHARE}")
+    return full
+
+
+def remote_dir(local: Path) -> str:
+    """One folder on the share for each working directory: a job finds its checkpoints when it is run again."""
+    slug = re.sub(r"[^A-Za-z0-9._-]", "-", local.name) or "root"
+    return f"{SHARE}/work/{slug}-{hashlib.sha256(str(local).encode()).hexdigest()[:8]}"
+
+
+def _start_cancel(cluster: Cluster, head: str, run: int) -> subprocess.Popen[Any]:
+    return process.start(
+        ssh.argv(cluster, head, ["hvd-agent", "cancel", str(run)]),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _asked(cluster: Cluster, ask: Callable[[str], Any], otherwise: Callable[[], Any]) -> Any:
+    """The head's answer, or what is known here where there is no head to ask."""
+    if not cluster.nodes():
+        return otherwise()
+    try:
+        return ask(ssh.pick(cluster).name)
+    except UsageError:
+        raise
+    except HvdctlError:
+        return otherwise()
+
+
+def _copy(cluster: Cluster, run: int) -> Record:
+    file = cluster.runs / str(run) / "run.json"
+    try:
+        record: Record = json.loads(file.read_text())
+    except (OSError, ValueError):
+        raise UsageError(f"there is no run {run} of cluster {cluster.name!r}", hint="`hvdctl jobs` lists all") from None
+    if record["state"] not in FINAL:
+        record["state"] = "lost"
+    return record
+
+
+def _kept(cluster: Cluster) -> list[Path]:
+    folders = cluster.runs.iterdir() if cluster.runs.is_dir() else []
+    return [folder for folder in folders if folder.name.isdecimal() and (folder / "run.json").exists()]
+
+
+def _rsync(cluster: Cluster, arguments: Sequence[str], target: str) -> None:
+    over = shlex.join([process.tool("ssh"), "-F", str(cluster.ssh_config), "-o", "BatchMode=yes"])
+    argv = [process.tool("rsync"), "--archive", "--compress", "--mkpath", "--no-owner", "--no-group"]
+    done = process.capture([*argv, "-e", over, *arguments, target])
+    if done.returncode:
+        said = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        told = next((line for line in said if "rsync error" not in line), said[-1] if said else "no reason given")
+        if "No space left" in done.stderr:
+            told = "no space is left on the share"
+        raise HvdctlError(f"copying failed: {told}")

@@ -1,0 +1,77 @@
+"""Link rates as the nodes reach them, measured with iperf3."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from dataclasses import dataclass
+
+from hvdctl import process, ssh
+from hvdctl.cluster import Cluster
+from hvdctl.errors import HvdctlError
+from hvdctl.spec import format_rate
+
+# Below this share of the asked rate a link counts as short of it; headers alone take 4 to 6 percent.
+ENOUGH = 0.85
+_PORT = 5201
+_SERVER_WAIT = 15
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one TCP connection reached from one node to another, in bits per second."""
+
+    source: str
+    target: str
+    bits: float
+    asked: int | None
+
+    @property
+    def short(self) -> bool:
+        return self.asked is not None and self.bits < ENOUGH * self.asked
+
+    def __str__(self) -> str:
+        told = f"{self.source} to {self.target}: {shown(self.bits)}"
+        if self.asked is None:
+            return f"{told}, not limited"
+        told += f" of {format_rate(self.asked)}bit/s asked"
+        if self.short:
+            told += "; the nodes can't reach it now: "
+            told += "their CPUs are the limit" if self.asked >= 10**9 else "other work may use the machine"
+        return told
+
+
+def measure(cluster: Cluster, source: str, target: str, asked: int | None, seconds: float = 1.0) -> Measured:
+    """Send from one node to another as fast as one connection can."""
+    server = ["iperf3", "--server", "--one-off", "--port", str(_PORT), "--idle-timeout", str(_SERVER_WAIT)]
+    listening = process.start(
+        ssh.argv(cluster, target, server),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    address = next(node.private_address for node in cluster.nodes() if node.name == target)
+    client = ["iperf3", "--client", address, "--port", str(_PORT), "--time", f"{seconds:g}", "--json"]
+    try:
+        deadline = time.monotonic() + _SERVER_WAIT
+        while True:
+            done = ssh.run(cluster, source, client, timeout=seconds + 30)
+            if done.returncode == 0:
+                return Measured(source, target, _received(done.stdout), asked)
+            if time.monotonic() > deadline:
+                said = (done.stdout + done.stderr).strip().splitlines()[-1:]
+                raise HvdctlError(f"the link from {source} to {target} can't be measured: {' '.join(said)}")
+            time.sleep(0.1)
+    finally:
+        listening.terminate()
+        listening.wait()
+
+
+def shown(bits: float) -> str:
+    """A measured rate for people: 962 Mbit/s, 9.56 Gbit/s."""
+    return f"{bits / 1e9:.3g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"
+
+
+def _received(report: str) -> float:
+    return float(json.loads(report)["end"]["sum_received"]["bits_per_second"])

@@ -1,0 +1,98 @@
+"""The site `local`: what of a cluster stands on this machine's Docker engine, asked by label."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hvdctl import engine
+from hvdctl.errors import HvdctlError, UsageError
+from hvdctl.progress import Step
+
+LABEL = "hvdctl.cluster"
+NAME_LABEL = "hvdctl.name"
+
+
+def name_of(cluster: str, name: str) -> str:
+    """The name in the engine of a cluster's thing."""
+    return f"hvdctl-{cluster}-{name}"
+
+
+def preflight(*, image: str, gpus: int, share: str) -> None:
+    """Raise where this machine can't give what is asked."""
+    client = engine.client()
+    from docker.errors import ImageNotFound
+
+    try:
+        client.images.get(image)
+    except ImageNotFound:
+        raise UsageError(
+            f"the engine has no image {image!r}",
+            hint="docker pull it, or build one with `hvdctl image build`",
+        ) from None
+    if gpus and "nvidia" not in client.info().get("Runtimes", {}):
+        raise UsageError(
+            f"gpus: {gpus} asked, but the engine has no NVIDIA runtime",
+            hint="install the NVIDIA container toolkit, or use --gpus 0",
+        )
+    if share != "auto" and not Path(share).is_dir():
+        raise UsageError(f"share: there is no folder {share}", hint="create it, or use --share auto")
+
+
+def observe(cluster: str) -> dict[str, str]:
+    """The engine's word on each container of the cluster, by node name."""
+    found = engine.client().containers.list(all=True, filters=_of(cluster))
+    return {c.labels[NAME_LABEL]: str(c.status) for c in found if NAME_LABEL in c.labels}
+
+
+def leftovers(cluster: str) -> list[str]:
+    return [f"{kind} {thing.name}" for kind, thing in _things(cluster)]
+
+
+def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
+    from docker.errors import NotFound
+
+    for kind, thing in _things(cluster):
+        if kind == "volume" and keep_data:
+            continue
+        step.update(f"{kind} {thing.name}")
+        try:
+            if kind == "container":
+                thing.remove(force=True, v=True)
+            else:
+                thing.remove()
+        except NotFound:
+            continue
+
+
+def clusters() -> list[str]:
+    client = engine.client()
+    things: list[Any] = [*client.containers.list(all=True, filters={"label": LABEL})]
+    labels = [thing.labels for thing in things]
+    labels += [network.attrs.get("Labels") for network in client.networks.list(filters={"label": LABEL})]
+    labels += [volume.attrs.get("Labels") for volume in client.volumes.list(filters={"label": LABEL})]
+    return sorted({found[LABEL] for found in labels if found})
+
+
+def explain(error: Exception) -> str:
+    """An engine's error as one line that a person can act on."""
+    if isinstance(error, HvdctlError):
+        return error.message
+    if "address pools" in str(error):
+        return "the engine has no free network left; `docker network prune` removes unused ones"
+    told = engine.describe(error)
+    return f"{told.message}; {told.hint}" if told.hint else told.message
+
+
+def _of(cluster: str) -> dict[str, Any]:
+    return {"label": f"{LABEL}={cluster}"}
+
+
+def _things(cluster: str) -> list[tuple[str, Any]]:
+    """Containers first: they hold the others."""
+    client = engine.client()
+    return [
+        *(("container", thing) for thing in client.containers.list(all=True, filters=_of(cluster))),
+        *(("network", thing) for thing in client.networks.list(filters=_of(cluster))),
+        *(("volume", thing) for thing in client.volumes.list(filters=_of(cluster))),
+    ]

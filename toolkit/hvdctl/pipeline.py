@@ -1,0 +1,308 @@
+"""The straight line: spec -> terraform -> nodes -> inventory -> ansible -> links. This module alone joins the steps."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import yaml
+
+from hvdctl import configure, images, inventory, jobs, links, paths, providers, ssh
+from hvdctl.cluster import Cluster, Node, command_line, digest, known, write
+from hvdctl.errors import HvdctlError, UsageError
+from hvdctl.progress import Progress, Step
+from hvdctl.spec import Spec
+from hvdctl.terraform import Outcome, Terraform
+
+_KEPT = ("hvd_volume",)
+_ACTIONS = {"create": "made", "delete": "removed", "update": "changed", "replace": "made anew"}
+
+
+@dataclass
+class Report:
+    """What `up` or `scale` left standing."""
+
+    cluster: str
+    nodes: list[Node]
+    changes: dict[str, list[str]]
+    configured: bool
+    link: links.Measured | None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "cluster": self.cluster,
+            "nodes": [asdict(node) for node in self.nodes],
+            "changes": self.changes,
+            "configured": self.configured,
+            "link": asdict(self.link) if self.link else None,
+            "seconds": {phase: round(seconds, 2) for phase, seconds in self.seconds.items()},
+        }
+
+
+@dataclass
+class Removed:
+    cluster: str
+    left: list[str]
+    kept: list[str]
+
+
+def plan(spec: Spec, progress: Progress) -> Outcome:
+    """What `up` would change; makes nothing but the cluster's own folder."""
+    cluster = Cluster(spec.name)
+    was_there = cluster.exists
+    with cluster.locked(command_line()):
+        try:
+            terraform = _terraform(cluster, spec)
+            _check_states(cluster, terraform)
+            with progress.phase("Planning"):
+                return terraform.plan(_variables(cluster, spec))
+        finally:
+            if not was_there:
+                cluster.remove()
+
+
+def up(spec: Spec, progress: Progress) -> Report:
+    """Make the cluster what the spec says, going on from whatever is there."""
+    cluster = Cluster(spec.name)
+    provider = providers.REGISTRY[spec.provider]
+    with cluster.locked(command_line()):
+        _check_states(cluster, _terraform(cluster, spec))
+        _check_move(cluster, spec)
+        seconds: dict[str, float] = {}
+        image = _image(spec, progress, seconds)
+        provider.site.preflight(image=image, gpus=spec.gpus, share=spec.share)
+        # Stored before anything is made: a killed `up` goes on with what was asked of it.
+        cluster.store_spec(spec)
+        with _timed(progress, "Provisioning", seconds) as step:
+            outcome = _provision(cluster, spec, step)
+        nodes = cluster.nodes()
+        configured = _configure(cluster, spec, progress, seconds)
+        measured = _link(cluster, spec, progress, seconds)
+        return Report(spec.name, nodes, _told(outcome), configured, measured, seconds)
+
+
+def down(
+    name: str, progress: Progress, *, keep_data: bool = False, force: bool = False, verify: bool = True
+) -> Removed:
+    """Remove all that was made, from any state, then ask the site what is left."""
+    cluster = Cluster(name)
+    if not cluster.exists and not force:
+        # An `up` that was refused or killed in its first moment may have left a folder and no spec.
+        if not any(name in provider.site.clusters() for provider in providers.REGISTRY.values()):
+            raise UsageError(f"there is no cluster {name!r}", hint="`hvdctl list` shows what there is")
+        raise UsageError(
+            f"cluster {name!r} is not known here, but something carries its label",
+            hint=f"`hvdctl down --name {name} --force` removes it",
+        )
+    with cluster.locked(command_line()):
+        sites = [providers.REGISTRY[cluster.spec().provider]] if not force else list(providers.REGISTRY.values())
+        with progress.phase("Collecting results") as step:
+            _collect(cluster, step)
+        with progress.phase("Removing") as step:
+            if not force:
+                _destroy(cluster, keep_data, step)
+            for provider in sites:
+                provider.site.sweep(name, keep_data=keep_data, step=step)
+        left = [thing for provider in sites for thing in provider.site.leftovers(name)] if verify else []
+        kept = [thing for thing in left if keep_data and thing.startswith("volume ")]
+        left = [thing for thing in left if thing not in kept]
+        if not left:
+            cluster.remove()
+        return Removed(name, left, kept)
+
+
+def status(name: str) -> dict[str, Any]:
+    """What is asked, what stands and how it can be reached; lost nodes are named."""
+    cluster = Cluster(name)
+    spec = cluster.spec()
+    seen = providers.REGISTRY[spec.provider].site.observe(name)
+    nodes = [asdict(node) | {"state": _node_state(seen.get(node.name))} for node in cluster.nodes()]
+    configured = cluster.record("configure").get("ids") == [node["id"] for node in nodes]
+    lost = [node["name"] for node in nodes if node["state"] != "running"]
+    # A node that terraform has not told of, or that has been made since.
+    missing = max(0, spec.nodes - len(nodes))
+    state = "up" if nodes and configured and not lost and not missing else "lost nodes" if lost else "half-made"
+    return {
+        "cluster": name,
+        "state": state,
+        "spec": spec.stored(),
+        "nodes": nodes,
+        "lost": lost,
+        "link": cluster.record("link").get("measured"),
+        "folder": str(cluster.folder),
+    }
+
+
+def list_clusters() -> list[dict[str, Any]]:
+    """Every cluster with a folder here, and every one that only the sites still know of."""
+    rows = []
+    for cluster in known():
+        try:
+            told = status(cluster.name)
+            spec = told["spec"]
+            up_nodes = sum(node["state"] == "running" for node in told["nodes"])
+            rows.append(
+                {
+                    "cluster": cluster.name,
+                    "state": told["state"],
+                    "provider": spec["provider"],
+                    "nodes": spec["nodes"],
+                    "running": up_nodes,
+                    "net": spec["net"],
+                }
+            )
+        except HvdctlError as error:
+            rows.append({"cluster": cluster.name, "state": f"unreadable: {error.message}"})
+    here = {row["cluster"] for row in rows}
+    for provider in providers.REGISTRY.values():
+        for name in provider.site.clusters():
+            if name not in here:
+                rows.append({"cluster": name, "state": "unknown here", "provider": provider.name})
+    return rows
+
+
+def _image(spec: Spec, progress: Progress, seconds: dict[str, float]) -> str:
+    if spec.image != "auto":
+        return spec.image
+    built = images.build(spec.framework, progress)
+    seconds["image"] = built.seconds
+    return built.reference
+
+
+def _provision(cluster: Cluster, spec: Spec, step: Step) -> Outcome:
+    started = time.monotonic()
+    outcome = _terraform(cluster, spec).apply(_variables(cluster, spec), step.update)
+    cluster.store_nodes([Node.read(node) for node in outcome.outputs["nodes"]])
+    cluster.complete("provision", time.monotonic() - started)
+    return outcome
+
+
+def _configure(cluster: Cluster, spec: Spec, progress: Progress, seconds: dict[str, float]) -> bool:
+    """Configure and verify, unless that was done for these very nodes, files and playbooks."""
+    nodes = cluster.nodes()
+    host_keys = {node.name: cluster.host_key(node.name).public for node in nodes}
+    write(cluster.known_hosts, inventory.known_hosts(cluster.name, host_keys))
+    write(
+        cluster.ssh_config,
+        inventory.ssh_config(cluster.name, nodes, cluster.key().private, cluster.known_hosts),
+    )
+    hosts = inventory.inventory(cluster.name, nodes, cluster.ssh_config)
+    write(cluster.inventory, yaml.safe_dump(hosts, sort_keys=False))
+    bundle = inventory.bundle(cluster.name, nodes, cluster.key().private.read_text(), host_keys)
+    wanted = digest(json.dumps(hosts), bundle, paths.asset("playbooks"), spec.net, [node.id for node in nodes])
+    if cluster.record("configure").get("digest") == wanted:
+        return False
+    cluster.forget("configure")
+    with _timed(progress, "Configuring", seconds) as step:
+        ssh.wait(nodes)
+        bundle_file = cluster.ssh / "bundle.json"
+        write(bundle_file, bundle)
+        variables = {"node_bundle": str(bundle_file), "verify_nonce": wanted, "verify_rate": spec.net}
+        configure.play(cluster, "up.yml", variables, step.update)
+    cluster.complete("configure", seconds["configuring"], digest=wanted, ids=[node.id for node in nodes])
+    return True
+
+
+def _link(cluster: Cluster, spec: Spec, progress: Progress, seconds: dict[str, float]) -> links.Measured | None:
+    """The rate that two nodes reach, measured once for each set of nodes and rate."""
+    nodes = cluster.nodes()
+    if spec.net is None or len(nodes) < 2:
+        cluster.forget("link")
+        return None
+    wanted = digest([node.id for node in nodes], spec.net)
+    record = cluster.record("link")
+    if record.get("digest") == wanted:
+        return links.Measured(**record["measured"])
+    with _timed(progress, "Measuring the link", seconds):
+        measured = links.measure(cluster, nodes[0].name, nodes[1].name, spec.net)
+    cluster.complete("link", seconds["measuring the link"], digest=wanted, measured=asdict(measured))
+    return measured
+
+
+def _destroy(cluster: Cluster, keep_data: bool, step: Step) -> None:
+    terraform = _terraform(cluster, cluster.spec())
+    if terraform.has_state:
+        terraform.destroy(step.update, keep=_KEPT if keep_data else ())
+
+
+def _collect(cluster: Cluster, step: Step) -> None:
+    """Fetch the records of runs that were left detached, while there still is a head to ask."""
+    try:
+        if cluster.ssh_config.exists() and cluster.nodes() and status(cluster.name)["nodes"][0]["state"] == "running":
+            jobs.collect(cluster)
+    except HvdctlError as error:
+        step.note(f"runs not collected: {error.message}")
+
+
+def _terraform(cluster: Cluster, spec: Spec) -> Terraform:
+    cluster.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Terraform(cluster.terraform, spec.provider, cluster.log("terraform"))
+
+
+def _variables(cluster: Cluster, spec: Spec) -> dict[str, Any]:
+    """The contract's variables; golden cases hold their form."""
+    host_keys = {name: cluster.host_key(name) for name in (f"node{i}" for i in range(spec.nodes))}
+    return variables(
+        spec,
+        image=spec.image if spec.image != "auto" else images.reference(spec.framework),
+        public_key=cluster.key().public,
+        host_keys={name: (pair.public, str(pair.private)) for name, pair in host_keys.items()},
+    )
+
+
+def variables(spec: Spec, *, image: str, public_key: str, host_keys: dict[str, tuple[str, str]]) -> dict[str, Any]:
+    """Spec to Terraform variables. Pure."""
+    return {
+        "cluster": spec.name,
+        "nodes": spec.nodes,
+        "slots": spec.slots,
+        "cpus": spec.cpus,
+        "memory": spec.memory,
+        "gpus": spec.gpus,
+        "rate": spec.net,
+        "image": image,
+        "share": spec.share,
+        "ssh_public_key": public_key,
+        "ssh_host_keys": {
+            name: {"public_key": public, "private_key_file": private} for name, (public, private) in host_keys.items()
+        },
+        "labels": {},
+    }
+
+
+def _check_states(cluster: Cluster, terraform: Terraform) -> None:
+    """Raise where a stored file can't be read, before anything is changed."""
+    cluster.stored_spec()
+    cluster.nodes()
+    cluster.record("configure")
+    _ = terraform.has_state
+
+
+def _check_move(cluster: Cluster, spec: Spec) -> None:
+    stored = cluster.stored_spec()
+    if stored and stored.get("provider") != spec.provider and cluster.nodes():
+        raise UsageError(
+            f"cluster {cluster.name!r} stands on {stored['provider']!r} and can't move to {spec.provider!r}",
+            hint=f"`hvdctl down --name {cluster.name}` first, or choose another --name",
+        )
+
+
+def _node_state(seen: str | None) -> str:
+    return "running" if seen == "running" else "lost"
+
+
+def _told(outcome: Outcome) -> dict[str, list[str]]:
+    return {_ACTIONS.get(action, action): names for action, names in outcome.changes.items()}
+
+
+@contextmanager
+def _timed(progress: Progress, title: str, seconds: dict[str, float]) -> Iterator[Step]:
+    started = time.monotonic()
+    with progress.phase(title) as step:
+        yield step
+    seconds[title.lower()] = time.monotonic() - started

@@ -1,0 +1,226 @@
+"""What the user asks for: `hvdctl.yml` and the flags over it, checked before anything is made."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+
+from hvdctl import providers
+from hvdctl.errors import UsageError
+
+FILE = "hvdctl.yml"
+MAX_NODES = 512
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:bit)?(?:/s|ps)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_RATE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_MIN_RATE, _MAX_RATE = 10**5, 10**12
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def parse_rate(value: object) -> int | None:
+    """Bits per second of a link rate such as `1g`; None where the link is not limited."""
+    text = str(value).strip()
+    if value is None or text.lower() == "none":
+        return None
+    match = _RATE.fullmatch(text)
+    bits = int(float(match[1]) * _RATE_UNITS[match[2].lower()]) if match else 0
+    if isinstance(value, bool) or not _MIN_RATE <= bits <= _MAX_RATE:
+        raise ValueError(f"{text!r} is not a link rate; write 100m, 1g, 10g (100k to 1000g) or none")
+    return bits
+
+
+def format_rate(bits: float | None) -> str:
+    """The rate as a person writes it: 1g, 2.5g, 100m, none."""
+    if bits is None:
+        return "none"
+    for unit, factor in (("g", 10**9), ("m", 10**6), ("k", 10**3)):
+        if bits >= factor:
+            return f"{bits / factor:.10g}{unit}"
+    return f"{bits:.0f}"
+
+
+def parse_size(value: object) -> int | None:
+    """Bytes of a size such as `4g`; None where there is no limit."""
+    text = str(value).strip()
+    if value is None or text.lower() == "none":
+        return None
+    match = _SIZE.fullmatch(text)
+    size = int(float(match[1]) * _SIZE_UNITS[match[2].lower()]) if match else 0
+    if isinstance(value, bool) or size < 64 * 2**20:
+        raise ValueError(f"{text!r} is not a memory size; write 512m, 4g (64m or more) or none")
+    return size
+
+
+def format_size(size: int | None) -> str:
+    if size is None:
+        return "none"
+    for unit, factor in (("g", 2**30), ("m", 2**20)):
+        if size % factor == 0:
+            return f"{size // factor}{unit}"
+    return str(size)
+
+
+def _check_provider(value: object) -> object:
+    if value not in providers.REGISTRY:
+        raise ValueError(f"{value!r} is not a provider; choose one of: {', '.join(providers.REGISTRY)}")
+    return value
+
+
+def _check_name(value: object) -> object:
+    if not isinstance(value, str) or not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?", value):
+        shown = value if not isinstance(value, str) or len(value) <= 40 else value[:37] + "..."
+        raise ValueError(
+            f"{shown!r} is not a cluster name; use 1 to 32 lower-case letters, digits and hyphens, "
+            "a letter or digit first and last"
+        )
+    return value
+
+
+def _check_share(value: object) -> object:
+    if value is None or value == "auto":
+        return "auto"
+    path = Path(str(value)).expanduser()
+    if not isinstance(value, str) or not path.is_absolute():
+        raise ValueError(f"{value!r} is not a share; write auto or the absolute path of a folder")
+    return str(path)
+
+
+def _check_env(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    for name in value:
+        if not isinstance(name, str) or not _ENV_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of an environment variable")
+    # YAML reads `OMP_NUM_THREADS: 2` as a number; an environment holds text.
+    return {k: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for k, v in value.items()}
+
+
+Rate = Annotated[
+    int | None,
+    BeforeValidator(parse_rate, json_schema_input_type=str | int | None),
+    PlainSerializer(format_rate, return_type=str),
+]
+Size = Annotated[
+    int | None,
+    BeforeValidator(parse_size, json_schema_input_type=str | int | None),
+    PlainSerializer(format_size, return_type=str),
+]
+Name = Annotated[str, BeforeValidator(_check_name)]
+
+
+class Spec(BaseModel):
+    """A cluster. Every key can stand in hvdctl.yml and be given as a flag."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, title="hvdctl.yml")
+
+    name: Name = Field("default", description="Name of the cluster; several can stand side by side.")
+    provider: Annotated[str, BeforeValidator(_check_provider)] = Field(
+        "local",
+        description="Where the nodes come from.",
+        json_schema_extra={"enum": list(providers.REGISTRY)},
+    )
+    nodes: int = Field(2, ge=1, le=MAX_NODES, description="Number of nodes; the first one is the head.")
+    slots: int = Field(1, ge=1, le=256, description="Ranks that a node takes.")
+    cpus: float | None = Field(None, gt=0, le=1024, description="CPUs of a node; null: no limit.")
+    memory: Size = Field(None, description="Memory of a node, such as 4g; none: no limit.")
+    gpus: int = Field(0, ge=0, le=64, description="GPUs of a node.")
+    net: Rate = Field(None, description="Link rate of every node, such as 100m, 1g, 10g; none: not limited.")
+    framework: Literal["pytorch", "tensorflow"] = Field("pytorch", description="Which image of hvdctl the nodes run.")
+    image: str = Field(
+        "auto", min_length=1, description="Image of the nodes; auto: the one of `framework`, built here."
+    )
+    share: Annotated[str, BeforeValidator(_check_share)] = Field(
+        "auto", description="What is at /shared on every node; auto: a volume of its own, or a folder's path."
+    )
+    env: Annotated[dict[str, str], BeforeValidator(_check_env)] = Field(
+        default_factory=dict, description="Environment variables of every job."
+    )
+
+    def stored(self) -> dict[str, Any]:
+        """The spec as it is written to a file."""
+        return self.model_dump(mode="json")
+
+
+def load(file: Path | None, flags: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> Spec:
+    """The spec of a cluster: what it was before, under what the file says, under what the flags say."""
+    values = {**(stored or {}), **(read_file(file) if file else {}), **flags}
+    return parse(values, source=str(file) if file else "the flags")
+
+
+def parse(values: Mapping[str, Any], source: str) -> Spec:
+    """A checked spec, or an error that names each bad value and what to write in its place."""
+    try:
+        return Spec.model_validate(dict(values))
+    except ValidationError as error:
+        problems = "; ".join(_explain(problem) for problem in error.errors())
+        raise UsageError(problems, hint=f"see `hvdctl init` for every key; read from {source}") from None
+
+
+def read_file(file: Path) -> dict[str, Any]:
+    """The keys and values of a spec file, unchecked but for its form."""
+    try:
+        data = yaml.load(file.read_text(encoding="utf-8"), Loader=_UniqueKeys)  # noqa: S506 - a SafeLoader
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {file}", hint="`hvdctl init` writes one") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} can't be read: {error}") from None
+    except yaml.YAMLError as error:
+        place = getattr(error, "problem_mark", None)
+        where = f" in line {place.line + 1}" if place else ""
+        raise UsageError(f"{file} is not YAML{where}: {getattr(error, 'problem', error)}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise UsageError(f"{file} holds {type(data).__name__}, not keys and values such as `nodes: 4`")
+    return {str(key): value for key, value in data.items()}
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of hvdctl.yml, for editors."""
+    return Spec.model_json_schema()
+
+
+def template() -> str:
+    """A commented hvdctl.yml with every key at its default."""
+    lines = ["# The cluster that `hvdctl up` makes. Every key is also a flag, and the flag wins."]
+    for key, value in Spec().stored().items():
+        lines += ["", f"# {Spec.model_fields[key].description}"]
+        written = yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
+        lines += [f"{key}: {written}"]
+    return "\n".join(lines) + "\n"
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that stands twice, where YAML would silently take the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _explain(problem: Mapping[str, Any]) -> str:
+    key = ".".join(str(part) for part in problem["loc"])
+    value = problem["input"]
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, Spec.model_fields, n=1, cutoff=0.5)
+        advice = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(Spec.model_fields)}"
+        return f"unknown key {key!r}; {advice}"
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return f"{key}: {message}"
+    return f"{key}: {value!r} is not valid; {message[:1].lower()}{message[1:]}"

@@ -1,0 +1,42 @@
+"""The link rate of a node, set from a short helper container so that the node itself needs no capability."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from docker import DockerClient
+from docker.errors import ContainerError
+from docker.models.containers import Container
+
+from hvdctl import local
+from hvdctl.errors import HvdctlError
+
+DEVICE = "eth0"
+
+
+def shape(client: DockerClient, node: Container, image: str, rate: float | None) -> None:
+    """Limit what the node sends and what it receives to `rate` bits per second each; None lifts the limit."""
+    asked = "none" if rate is None else str(int(rate))
+    try:
+        client.containers.run(
+            image,
+            [DEVICE, asked],
+            entrypoint="/usr/local/bin/hvd-link",
+            network_mode=f"container:{node.id}",
+            user="0:0",
+            cap_drop=["ALL"],
+            cap_add=["NET_ADMIN"],
+            security_opt=["no-new-privileges"],
+            labels={local.LABEL: node.labels[local.LABEL]},
+            remove=True,
+            stderr=True,
+        )
+    except ContainerError as error:
+        said = (error.stderr or b"").decode(errors="replace").strip() if isinstance(error.stderr, bytes) else ""
+        raise HvdctlError(f"the link can't be set to {asked} bit/s: {said or error}") from None
+
+
+def rate_of(node: Container) -> float | None:
+    """What the node's link is limited to."""
+    said = cast(bytes, node.exec_run(["hvd-link", DEVICE, "show"]).output).decode(errors="replace").strip()
+    return float(said) if said.isdigit() else None
