@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hvdctl import engine, imagebuild, images, paths
+from hvdctl.errors import PhaseError, ToolMissing, UsageError
+from hvdctl.progress import Silent
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the images' sources and of a small agent, free to be changed."""
+    shutil.copytree(paths.asset("images"), tmp_path / "images")
+    (tmp_path / "agent" / "sub").mkdir(parents=True)
+    (tmp_path / "agent" / "__main__.py").write_text("print('one')\n")
+    (tmp_path / "agent" / "sub" / "part.py").write_text("x = 1\n")
+    monkeypatch.setattr(paths, "asset", lambda *parts: tmp_path.joinpath(*parts))
+    monkeypatch.setattr(paths, "agent", lambda: tmp_path / "agent")
+    monkeypatch.setenv("HVDCTL_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def changed(tree: Path, path: str, edit: Callable[[str], str] = lambda text: text + "\n# changed\n") -> set[str]:
+    """Which of the four names change with an edit of one file."""
+
+    def names() -> dict[str, str]:
+        found = {}
+        for framework in images.FRAMEWORKS:
+            found[f"{framework} node"] = images.reference(framework)
+            found[f"{framework} compiled"] = images.compiled_reference(framework)
+        return found
+
+    before = names()
+    file = tree / path
+    file.write_text(edit(file.read_text() if file.exists() else ""))
+    after = names()
+    return {name for name in before if before[name] != after[name]}
+
+
+ALL = {f"{framework} {kind}" for framework in images.FRAMEWORKS for kind in ("node", "compiled")}
+NODES = {"pytorch node", "tensorflow node"}
+
+
+@pytest.mark.parametrize("framework", images.FRAMEWORKS)
+def test_the_name_tells_the_framework_and_a_digest(framework: str) -> None:
+    assert re.fullmatch(rf"hvdctl/horovod:{framework}-[0-9a-f]{{12}}", images.reference(framework))
+    assert images.reference(framework) == images.reference(framework)
+
+
+def test_the_cuda_variant_has_a_name_of_its_own() -> None:
+    assert re.fullmatch(r"hvdctl/horovod:tensorflow-cuda12\.2-[0-9a-f]{12}", images.reference("tensorflow", "12.2"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "agent/__main__.py",
+        "agent/sub/part.py",
+        "agent/new.py",
+        "images/horovod/hvd-agent",
+        "images/horovod/agent.Dockerfile",
+    ],
+)
+def test_the_agent_changes_the_node_but_not_what_is_compiled(tree: Path, path: str) -> None:
+    assert changed(tree, path) == NODES
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "images/debian/Dockerfile",
+        "images/base/Dockerfile",
+        "images/base/hvd-link",
+        "images/base/sshd_config",
+        "images/horovod/Dockerfile",
+        "images/horovod/compile.sh",
+    ],
+)
+def test_sources_below_change_everything(tree: Path, path: str) -> None:
+    assert changed(tree, path) == ALL
+
+
+@pytest.mark.parametrize(
+    "path", ["images/base/README.md", "images/horovod/README.md", "images/versions.toml", "images/cuda/Dockerfile"]
+)
+def test_words_for_people_and_other_variants_change_nothing(tree: Path, path: str) -> None:
+    assert changed(tree, path) == set()
+
+
+def test_compiled_python_changes_nothing(tree: Path) -> None:
+    (tree / "agent/__pycache__").mkdir()
+    assert changed(tree, "agent/__pycache__/x.pyc") == set()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('horovod]\nversion = "0.28.1"', 'horovod]\nversion = "0.28.2"', ALL),
+        ('suite = "bookworm"', 'suite = "trixie"', ALL),
+        ('psutil = "7.2.2"', 'psutil = "7.2.3"', ALL),
+        ('torch = "2.13.0+cpu"', 'torch = "2.14.0+cpu"', {"pytorch node", "pytorch compiled"}),
+        ('keras = "2.15.0"', 'keras = "2.15.9"', {"tensorflow node", "tensorflow compiled"}),
+        ('torch = "2.13.0+cu130"', 'torch = "2.13.0+cu131"', set()),
+    ],
+)
+def test_a_version_changes_the_images_that_it_goes_into(tree: Path, old: str, new: str, expected: set[str]) -> None:
+    def edit(text: str) -> str:
+        assert old in text
+        return text.replace(old, new)
+
+    assert changed(tree, "images/versions.toml", edit) == expected
+
+
+def test_a_frameworks_name_is_checked() -> None:
+    with pytest.raises(UsageError, match="mxnet"):
+        images.reference("mxnet")
+
+
+def test_the_name_needs_no_engine_and_no_docker_package() -> None:
+    code = "import sys; from hvdctl import images; images.reference('pytorch'); sys.exit('docker' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_image_that_is_there_is_not_built(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = SimpleNamespace(list=lambda name: [name], get=lambda name: SimpleNamespace(id="sha256:1"))
+    monkeypatch.setattr(engine, "client", lambda timeout: SimpleNamespace(images=here, close=lambda: None))
+    monkeypatch.setattr(images, "_build_chain", lambda *a: pytest.fail("built"))
+    built = images.build("pytorch", Silent())
+    assert (built.reference, built.id, built.built) == (images.reference("pytorch"), "sha256:1", False)
+
+
+def test_scripts_in_a_context_are_executable_wherever_they_come_from(tree: Path) -> None:
+    wheel = tree / "a.whl"
+    wheel.write_bytes(b"wheel")
+    with (
+        imagebuild.packed({"run": b"#!/bin/sh\n", "data": b"x", "wheels/a.whl": wheel}) as archive,
+        tarfile.open(fileobj=archive) as tar,
+    ):
+        modes = {entry.name: entry.mode & 0o777 for entry in tar}
+        assert modes == {"run": 0o755, "data": 0o644, "wheels/a.whl": 0o644}
+        content = tar.extractfile("wheels/a.whl")
+        assert content is not None and content.read() == b"wheel"
+
+
+class Shown(Silent):
+    def __init__(self) -> None:
+        self.details: list[str] = []
+
+    def update(self, detail: str) -> None:
+        self.details.append(detail)
+
+
+def heard(tmp_path: Path, *events: dict[str, Any]) -> tuple[imagebuild.Lines, Shown]:
+    shown = Shown()
+    lines = imagebuild.Lines(tmp_path / "log", shown)
+    for event in events:
+        lines.event(event)
+    return lines, shown
+
+
+def test_a_compile_is_shown_in_percent(tmp_path: Path) -> None:
+    _, shown = heard(
+        tmp_path,
+        {"stream": "Step 1/2 : RUN make\n"},
+        {"stream": "  [  3%] Building CXX object a.o\n  /usr/bin/c++ -DX a.cc\n  [ 4"},
+        {"stream": "7%] Building CXX object b.o\n"},
+        {"stream": "Step 2/2 : RUN true\n"},
+    )
+    assert shown.details == ["Step 1/2 : RUN make", "compiling, 3 %", "compiling, 47 %", "Step 2/2 : RUN true"]
+
+
+def test_a_failure_shows_the_lines_that_tell_why(tmp_path: Path) -> None:
+    lines, _ = heard(
+        tmp_path,
+        {"stream": "a.cc:1: error: no member named 'x'\n"},
+        *({"stream": f"make: leaving {count}\n"} for count in range(20)),
+        {"error": "The command '/bin/sh -c make' returned a non-zero code: 2"},
+    )
+    failure = lines.failure("hvdctl/x:1")
+    assert isinstance(failure, PhaseError)
+    assert "non-zero code: 2" in failure.message and "no member named 'x'" in failure.message
+    assert failure.log is not None and "leaving 19" in failure.log.read_text()
+
+
+def test_a_full_disk_and_a_lost_engine_are_said_plainly(tmp_path: Path) -> None:
+    full, _ = heard(tmp_path, {"error": "write /x: no space left on device"})
+    assert full.failure("hvdctl/x:1").message == "hvdctl/x:1 was not built: the disk is full"
+    lost, _ = heard(tmp_path, {"stream": "Step 1/2\n"})
+    assert not lost.finished
+    assert "engine went away" in lost.failure("hvdctl/x:1").message
+
+
+def test_no_engine_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with pytest.raises(ToolMissing, match=r"no Docker engine answers at unix://.*/none\.sock") as caught:
+        engine.client()
+    assert "make engine" in caught.value.hint
+
+
+def test_a_socket_without_permission_has_its_own_hint() -> None:
+    error = RuntimeError("while fetching the version")
+    error.__cause__ = PermissionError(13, "Permission denied")
+    assert "group docker" in engine.unreachable(error).hint

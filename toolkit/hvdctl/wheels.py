@@ -1,0 +1,169 @@
+"""The wheelhouse: every Python package of an image, downloaded on the host with the host's own pip settings.
+
+Containers need no way to a package index then, and a proxy's certificate stays the host's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hvdctl import paths, process
+from hvdctl.errors import PhaseError, ToolMissing, UsageError
+
+FRAMEWORKS = ("pytorch", "tensorflow")
+# What build environments obey: the second since pip 25.3, the first before.
+_CONSTRAINTS = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")
+
+
+@dataclass(frozen=True)
+class Pins:
+    """What goes into one image's venv, and what compiles it."""
+
+    python: str
+    horovod: str
+    build: tuple[str, ...]
+    packages: tuple[str, ...]
+    index: str
+
+    @property
+    def digest(self) -> str:
+        lists = [self.python, self.horovod, sorted(self.build), sorted(self.packages), platform.machine()]
+        return hashlib.sha256(json.dumps(lists).encode()).hexdigest()[:12]
+
+
+def versions() -> dict[str, Any]:
+    """The contents of images/versions.toml."""
+    return tomllib.loads(paths.asset("images", "versions.toml").read_text())
+
+
+def pins(framework: str, cuda: str | None = None) -> Pins:
+    """The closed list of packages for a framework: its CPU build, or its CUDA build where asked."""
+    if framework not in FRAMEWORKS:
+        raise UsageError(f"no image for the framework {framework!r}", hint=f"choose from: {', '.join(FRAMEWORKS)}")
+    known = versions()
+    packages = known["common"] | known[framework]
+    index = known["index"].get(framework, "")
+    if cuda is not None:
+        variant = cuda_variant(framework, cuda)
+        packages = {name: pin for name, pin in packages.items() if name not in variant["without"]}
+        packages |= variant["packages"]
+        index = variant["index"]
+    return Pins(
+        python=known["python"]["version"],
+        horovod=known["horovod"]["version"],
+        build=_lines(known["build"]),
+        packages=_lines(packages),
+        index=index,
+    )
+
+
+def cuda_variant(framework: str, cuda: str) -> dict[str, Any]:
+    """The table in versions.toml for a framework's CUDA build; a release is built for one CUDA only."""
+    variant: dict[str, Any] = versions()["cuda"][framework]
+    if cuda != variant["version"]:
+        raise UsageError(
+            f"{framework} in versions.toml is built for CUDA {variant['version']}, not {cuda}",
+            hint=f"ask for CUDA {variant['version']}, or change images/versions.toml",
+        )
+    return variant
+
+
+def wheelhouse(wanted: Pins, on_line: Callable[[str], None] = lambda line: None) -> Path:
+    """The folder with all files of the pins; downloaded only when it is not there yet."""
+    home = paths.cache() / "wheels" / wanted.digest
+    if home.is_dir():
+        return home
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home.parent, prefix=f".{wanted.digest}-") as work:
+        folder = Path(work, "files")
+        _download(wanted, folder, on_line)
+        if not home.is_dir():
+            folder.rename(home)
+    return home
+
+
+def download_arguments(wanted: Pins) -> list[str]:
+    """pip's arguments that choose wheels for Debian's Python, whatever Python hvdctl itself runs on."""
+    short = wanted.python.replace(".", "")
+    machine = platform.machine()
+    chosen = ["--no-deps", "--implementation", "cp", "--python-version", wanted.python]
+    for abi in (f"cp{short}", "abi3", "none"):
+        chosen += ["--abi", abi]
+    # Debian 12 has glibc 2.36; pip expands none of these names itself.
+    for name in [f"manylinux_2_{minor}" for minor in range(36, 4, -1)] + [
+        "manylinux2014",
+        "manylinux2010",
+        "manylinux1",
+    ]:
+        chosen += ["--platform", f"{name}_{machine}"]
+    return chosen
+
+
+def _download(wanted: Pins, folder: Path, on_line: Callable[[str], None]) -> None:
+    pip = [*_pip(), "download", "--disable-pip-version-check", "--progress-bar", "off", "--dest", str(folder)]
+    target = download_arguments(wanted)
+    wheels = [*wanted.build, *wanted.packages]
+    attempt = [*pip, *target, "--only-binary", ":all:", *wheels]
+    tail = _run(attempt, on_line)
+    if tail and wanted.index:
+        tail = _run([*attempt, "--extra-index-url", wanted.index], on_line)
+    if not tail:
+        # Source only, and pip runs its setup.py for the metadata: with the setuptools that it knows.
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraint:
+            constraint.write("setuptools<80\n")
+            constraint.flush()
+            source = ["--no-deps", "--no-binary", "horovod", f"horovod=={wanted.horovod}"]
+            tail = _run([*pip, *source], on_line, dict.fromkeys(_CONSTRAINTS, constraint.name))
+    if tail:
+        raise _failed(tail)
+
+
+def _run(argv: list[str], on_line: Callable[[str], None], extra: dict[str, str] | None = None) -> list[str]:
+    """The last lines of a pip run that failed; an empty list when it worked."""
+    heard: list[str] = []
+
+    def hear(line: str) -> None:
+        if line.strip() and not line.startswith("WARNING"):
+            heard.append(line)
+            on_line(line.strip())
+
+    code = process.lines(argv, hear, env={**os.environ, **(extra or {})})
+    return heard[-20:] or [f"pip ended with exit code {code}"] if code else []
+
+
+def _failed(tail: list[str]) -> PhaseError:
+    if any("No space left on device" in line for line in tail):
+        return PhaseError(
+            f"the disk is full: no room for the wheelhouse in {paths.cache()}",
+            hint="free some space, or set HVDCTL_CACHE",
+        )
+    errors = [line.removeprefix("ERROR: ") for line in tail if line.startswith("ERROR")]
+    return PhaseError(
+        "pip can't download the packages of the image: " + (errors or tail)[-1],
+        hint="check that `pip download` works on this host (index, proxy, certificates)",
+    )
+
+
+def _pip() -> list[str]:
+    """pip of hvdctl's own Python; where that has none (pipx, uv), the one of the system's."""
+    for python in (sys.executable, shutil.which("python3")):
+        if python and process.capture([python, "-m", "pip", "--version"]).returncode == 0:
+            return [python, "-m", "pip"]
+    raise ToolMissing(
+        "no pip to download the packages of the image with", hint="install it: apt-get install python3-pip"
+    )
+
+
+def _lines(table: dict[str, str]) -> tuple[str, ...]:
+    return tuple(f"{name}=={version}" for name, version in table.items())
