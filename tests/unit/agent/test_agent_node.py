@@ -1,0 +1,112 @@
+"""Configuration files and checks of a node."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_node import Node
+
+
+@pytest.fixture
+def home(node: Node, tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    node.env |= {"HOME": str(folder), "HVD_CONFIG": str(tmp_path / "etc")}
+    return folder
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_apply_writes_what_differs(node: Node, home: Path, tmp_path: Path) -> None:
+    files = [
+        {"path": "~/.ssh/config", "content": "Host node0\n", "mode": "0600"},
+        {"path": str(tmp_path / "etc" / "deep" / "hostfile"), "content": "node0 slots=2\n", "mode": "0644"},
+    ]
+    assert node.ask("apply", stdin={"files": files})["changed"] is True
+    assert (home / ".ssh" / "config").read_text() == "Host node0\n"
+    assert (mode(home / ".ssh"), mode(home / ".ssh" / "config")) == (0o700, 0o600)
+    assert node.ask("apply", stdin={"files": files}) == {"changed": False, "paths": []}
+    (home / ".ssh" / "config").chmod(0o644)
+    assert node.ask("apply", stdin={"files": files})["paths"] == [str(home / ".ssh" / "config")]
+    assert mode(home / ".ssh" / "config") == 0o600
+    assert [path.name for path in (home / ".ssh").iterdir()] == ["config"]
+
+
+@pytest.mark.parametrize("path", ["/tmp/x", "~/../x", "relative", "/etc/passwd", "~/link/x"])
+def test_apply_stays_in_its_folders(node: Node, home: Path, path: str) -> None:
+    (home / "link").symlink_to("/tmp")
+    good = {"path": "~/good", "content": "", "mode": "0644"}
+    done = node.call("apply", stdin={"files": [good, {"path": path, "content": "", "mode": "0644"}]})
+    assert done.returncode == 2
+    assert "is neither below" in json.loads(done.stdout)["error"]
+    assert not (home / "good").exists()
+
+
+@pytest.mark.parametrize("entry", [{}, {"path": "~/a", "content": "", "mode": "rw"}, "x"])
+def test_apply_refuses_nonsense(node: Node, home: Path, entry: Any) -> None:
+    assert "a file is {path" in json.loads(node.call("apply", stdin={"files": [entry]}).stdout)["error"]
+
+
+@pytest.fixture
+def wanted(node: Node, tmp_path: Path) -> dict[str, Any]:
+    share = tmp_path / "share"
+    share.mkdir()
+    (tmp_path / "hostfile").touch()
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    (bin_folder / "hvd-link").write_text('#!/bin/sh\n[ "$2" = show ] && echo 100000000\n')
+    (bin_folder / "hvd-link").chmod(0o755)
+    node.env["PATH"] = f"{bin_folder}:{node.env['PATH']}"
+    return {
+        "share": str(share),
+        "nonce": "abc",
+        "rate": 100_000_000,
+        "interface": "eth0",
+        "peers": ["localhost"],
+        "hostfile": str(tmp_path / "hostfile"),
+    }
+
+
+def test_verify(node: Node, wanted: dict[str, Any]) -> None:
+    assert node.ask("verify", stdin=wanted | {"write": True, "ssh": True}) == {"ok": True, "problems": []}
+    assert node.ask("verify", stdin=wanted) == {"ok": True, "problems": []}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"nonce": "other"}, "is not the one the head writes to"),
+        ({"share": "/no/such/share"}, "/no/such/share is not there"),
+        ({"rate": None}, "the link rate of eth0 is 100000000, not none"),
+        ({"rate": 5}, "the link rate of eth0 is 100000000, not 5"),
+        ({"hostfile": "/no/hostfile"}, "/no/hostfile is missing"),
+        ({"peers": ["no-such-node.invalid"]}, "the name no-such-node.invalid doesn't resolve"),
+    ],
+)
+def test_verify_names_the_problem(node: Node, wanted: dict[str, Any], change: dict[str, Any], problem: str) -> None:
+    node.ask("verify", stdin=wanted | {"write": True})
+    found = node.ask("verify", stdin=wanted | change)
+    assert found["ok"] is False
+    assert len(found["problems"]) == 1 and problem in found["problems"][0]
+
+
+def test_doctor_tells_what_does_not_load(node: Node, tmp_path: Path) -> None:
+    build = tmp_path / "build.json"
+    node.env["HVD_BUILD"] = str(build)
+    assert "No such file" in node.ask("doctor")["problems"][0]
+    build.write_text('{"framework": "tensorflow"}')
+    found = node.ask("doctor")
+    assert (found["ok"], found["framework"]) == (False, "tensorflow")
+    assert "horovod.tensorflow doesn't load" in found["problems"][0]
+
+
+def test_unknown_verb_and_help(node: Node) -> None:
+    assert node.call("fly").returncode == 2
+    assert "submit" in node.call("--help").stdout
+    assert "no JSON" in json.loads(node.call("apply").stdout)["error"]

@@ -1,0 +1,64 @@
+"""`apply`: configuration files, written where they differ."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from . import store
+from .store import AgentError
+
+_CONFIG = "/etc/hvdctl"
+
+
+def main(argv: list[str]) -> int:
+    """Reads {"files": [{"path", "content", "mode"}]} on stdin, prints {"changed": bool, "paths": [...]}."""
+    if argv:
+        raise AgentError("usage: apply < bundle.json")
+    # All are checked before the first is written.
+    files = [_checked(entry) for entry in store.request().get("files", [])]
+    changed = [str(path) for path, content, mode in files if write(path, content, mode)]
+    store.answer({"changed": bool(changed), "paths": changed})
+    return 0
+
+
+def write(path: Path, content: bytes, mode: int) -> bool:
+    """Make the file so, and say whether it was different."""
+    try:
+        if path.read_bytes() == content and stat.S_IMODE(path.stat().st_mode) == mode:
+            return False
+    except OSError:
+        _folders(path.parent)
+    try:
+        store.write_bytes(path, content, mode)
+    except OSError as error:
+        raise AgentError(f"can't write {path}: {error.strerror}") from None
+    return True
+
+
+def _checked(entry: Any) -> tuple[Path, bytes, int]:
+    try:
+        path = Path(entry["path"]).expanduser()
+        content = entry["content"].encode()
+        mode = int(entry.get("mode") or "0644", 8)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise AgentError("a file is {path, content, mode} with the mode in octal, such as 0600") from None
+    allowed = [Path.home().resolve(), Path(os.environ.get("HVD_CONFIG") or _CONFIG).resolve()]
+    target = path.parent.resolve() / path.name
+    if not path.is_absolute() or not any(target.is_relative_to(root) for root in allowed):
+        raise AgentError(f"{path} is neither below {allowed[0]} nor below {allowed[1]}")
+    return target, content, mode
+
+
+def _folders(folder: Path) -> None:
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        try:
+            path.mkdir(mode=0o700 if ".ssh" in path.parts else 0o755, exist_ok=True)
+        except OSError as error:
+            raise AgentError(f"can't make {path}: {error.strerror}") from None

@@ -1,0 +1,71 @@
+"""How a run ended, from what its ranks recorded and its launcher returned."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from . import store
+from .launchers import Request
+from .output import tail
+
+
+def judge(folder: Path, request: Request, codes: list[int], problem: str | None, *, cancelled: bool) -> dict[str, Any]:
+    """The final fields of run.json, and `unclean` where processes of the run may be left."""
+    ranks = _records(folder, request, patient=not cancelled and codes != [] and not any(codes))
+    done = [record for record in ranks if record and record["exit_code"] == 0]
+    clean = len(done) == request.np and not any(codes)
+    end: dict[str, Any] = {"state": "succeeded", "exit_code": 0, "reason": None, "failed_rank": None}
+    if clean:
+        return end | {"unclean": False}
+    end["unclean"] = True
+    if cancelled:
+        return end | {"state": "cancelled", "exit_code": store.CANCELLED, "reason": "cancelled"}
+    end["state"] = "failed"
+    failed = first_failure([record for record in ranks if record])
+    if failed is not None:
+        where = {"rank": failed["rank"], "node": failed["node"], "exit_code": failed["exit_code"]}
+        end["failed_rank"] = where | {"tail": tail(folder / f"rank-{failed['rank']}.log")}
+        end["exit_code"] = failed["exit_code"]
+        end["reason"] = failed.get("problem") or (
+            f"rank {failed['rank']} on {failed['node']} ended with exit code {failed['exit_code']}"
+        )
+        return end
+    end["exit_code"] = next((code for code in codes if code), 1)
+    end["reason"] = problem or _launcher_words(folder, request, ranks, codes)
+    return end
+
+
+def first_failure(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The rank that failed by itself and first; others may have been ended because of it."""
+    failed = [record for record in records if record["exit_code"]]
+    return min(failed, key=lambda record: (record.get("told_to_end", False), record["ended"]), default=None)
+
+
+def _records(folder: Path, request: Request, *, patient: bool) -> list[dict[str, Any] | None]:
+    """What each rank recorded; a share may show files of other nodes a moment late."""
+    deadline = time.monotonic() + (3.0 if patient else 0.0)
+    while True:
+        records = [_record(folder / f"rank-{rank}.json") for rank in range(request.np)]
+        complete = all(record and record["exit_code"] is not None for record in records)
+        if complete or time.monotonic() >= deadline:
+            return records
+        time.sleep(0.1)
+
+
+def _record(path: Path) -> dict[str, Any] | None:
+    try:
+        return store.read(path)
+    except (OSError, ValueError):
+        return None
+
+
+def _launcher_words(folder: Path, request: Request, ranks: list[dict[str, Any] | None], codes: list[int]) -> str:
+    if not any(codes):
+        silent = [rank for rank, record in enumerate(ranks) if record is None or record["exit_code"] is None]
+        named = ", ".join(f"{rank} ({request.host_of(rank)})" for rank in silent)
+        return f"no end was recorded by rank {named}"
+    words = [line.strip() for line in tail(folder / "output.log", 40) if line.strip()]
+    last = f": {words[-1]}" if words else ""
+    return f"the launcher ended with exit code {next(code for code in codes if code)}{last}"

@@ -1,0 +1,112 @@
+"""`submit`: a request becomes a run with a supervisor of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from . import store
+from .launchers import CHOICES
+from .store import AgentError
+
+
+def main(argv: list[str]) -> int:
+    """Reads the request on stdin, prints {"id": N} as soon as the supervisor is on its way."""
+    if argv:
+        raise AgentError("usage: submit < request.json")
+    store.answer({"id": submit(store.request())})
+    return 0
+
+
+def submit(request: dict[str, Any]) -> int:
+    """Start the run and return its id."""
+    _check(request)
+    run_id, folder = store.allocate(request.get("id"))
+    # The supervisor inherits the lock, so at no moment does the run look lost.
+    lock = store.lock(folder, wait=True)
+    environment = request.get("env") or {}
+    store.write(folder / "env.json", environment, 0o600)
+    for name in ("cancel", "output.log"):
+        (folder / name).touch()
+    record = {
+        "id": run_id,
+        "state": "starting",
+        "command": request["command"],
+        "user_command": request.get("user_command") or " ".join(request["command"]),
+        "np": request["np"],
+        "launcher": request["launcher"],
+        "hosts": request["hosts"],
+        "env": sorted(environment),
+        "workdir": request.get("workdir"),
+        "interface": request.get("interface"),
+        "threads": request.get("threads"),
+        "submitted": store.now(),
+        "started": None,
+        "ended": None,
+        "duration_s": None,
+        "exit_code": None,
+        "reason": None,
+        "failed_rank": None,
+        "supervisor": {"node": store.here(), "pid": None},
+    }
+    store.write(folder / "run.json", record)
+    _detach(run_id, folder, lock)
+    return run_id
+
+
+def agent() -> tuple[str, ...]:
+    """How the agent is called: the same on every node."""
+    return sys.executable, str(Path(__file__).resolve().parent)
+
+
+def _check(request: dict[str, Any]) -> None:
+    command, hosts = request.get("command"), request.get("hosts")
+    environment = request.get("env") or {}
+    if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
+        raise AgentError(f"command is a list of words, not {command!r}")
+    if request.get("launcher") not in CHOICES:
+        raise AgentError(f"launcher is one of {', '.join(CHOICES)}, not {request.get('launcher')!r}")
+    try:
+        total = sum(slots for host, slots in hosts or [] if isinstance(host, str) and slots > 0)
+    except (TypeError, ValueError):
+        raise AgentError(f"hosts is a list of [name, slots], not {hosts!r}") from None
+    if not total or total != request.get("np"):
+        raise AgentError(f"np is {request.get('np')!r}, but the hosts have {total} slots")
+    if not all(isinstance(value, str) for value in environment.values()):
+        raise AgentError("env maps names to text")
+    given = request.get("id")
+    if given is not None and not (type(given) is int and given > 0):
+        raise AgentError(f"id is a whole number from 1, not {given!r}")
+
+
+def _detach(run_id: int, folder: Path, lock: int | None) -> None:
+    """Start the supervisor as a child of process 1, in its own session, with nothing of ours but the lock."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        if lock is not None:
+            os.close(lock)
+        return
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        _become_supervisor(run_id, folder, lock)
+    finally:
+        os._exit(1)
+
+
+def _become_supervisor(run_id: int, folder: Path, lock: int | None) -> NoReturn:
+    os.chdir("/")
+    log = os.open(folder / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    words = [*agent(), "supervise", str(run_id)]
+    if lock is not None:
+        os.set_inheritable(lock, True)
+        words += ["--lock", str(lock)]
+    os.execv(words[0], words)  # noqa: S606 - no shell is wanted
