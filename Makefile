@@ -1,0 +1,55 @@
+# hvdctl: `make` lists the targets.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SRC    := toolkit tests scripts examples
+
+.DEFAULT_GOAL := help
+.PHONY: help setup system engine images demo test lint unit e2e format bench-up clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: system engine $(VENV)/.ready ## install all that is missing and build the PyTorch image; then .venv/bin/hvdctl works
+	@$(BIN)/hvdctl image build pytorch
+
+demo: setup ## the main job, for real: up, a Horovod training on every node, status, down
+	@HVDCTL=$(BIN)/hvdctl scripts/demo.sh
+
+test: setup images lint unit e2e ## all set-up, then lint and every test that this machine can run
+
+lint: $(VENV)/.ready ## ruff, mypy, ansible-lint, terraform fmt, shellcheck
+	@scripts/lint.sh
+
+unit: $(VENV)/.ready ## the hermetic tests, with coverage
+	@$(BIN)/pytest tests/unit tests/contract --cov=hvdctl --cov-report=term:skip-covered
+
+e2e: $(VENV)/.ready engine ## the tests on a real engine
+	@$(BIN)/pytest tests/e2e --durations=8
+
+bench-up: setup ## measure up, down and run; a table, and bench-up.json
+	@$(BIN)/python scripts/bench_up.py
+
+format: $(VENV)/.ready ## format Python and Terraform
+	@$(BIN)/ruff format -q $(SRC) && $(BIN)/ruff check -q --fix $(SRC)
+	@terraform fmt -recursive infra
+
+system:
+	@scripts/system.sh
+
+engine: ## start a Docker engine where none answers
+	@scripts/engine.sh
+
+images: $(VENV)/.ready engine
+	@$(BIN)/hvdctl image build all
+
+$(VENV)/.ready: pyproject.toml
+	@echo "venv: installing hvdctl and its tools into $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/it"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]' 2> $(VENV)/pip.log || { tail -n 20 $(VENV)/pip.log; exit 1; }
+	@touch $@
+
+clean: ## remove the virtual environment and caches; clusters and images stay
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .ansible bench-up.json
