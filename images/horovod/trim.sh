@@ -1,9 +1,11 @@
 #!/bin/sh
-# Takes out of /opt/venv what only compilers read: headers, static libraries, CMake files, Horovod's debug symbols.
+# Takes out of /opt/venv what only compilers and the packages' own developers use: headers, static libraries, CMake
+# files, tests, and Horovod's debug symbols.
 set -eu
 
-site=$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
-find "$site/horovod" -name '*.so' -exec strip --strip-unneeded {} +
-rm -rf "$site"/torch/include "$site"/torch/share "$site"/torch/lib/*.a "$site"/torch/bin/*test* \
-    "$site"/tensorflow/include
-find "$site" -type d -name tests -path '*/numpy/*' -prune -exec rm -rf {} +
+cd "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
+find horovod -name '*.so' -exec strip --strip-unneeded {} +
+rm -rf tensorflow/include torch/include torch/share torch/test torch/lib/*.a torch/bin/protoc*
+for package in mpmath networkx numpy sympy; do
+    [ ! -d "$package" ] || find "$package" -type d -name tests -prune -exec rm -rf {} +
+done

@@ -64,13 +64,18 @@ def test_the_cuda_variant_has_a_name_of_its_own() -> None:
     "path",
     [
         "agent/__main__.py",
+        "images/base/Dockerfile",
+        "images/base/hvd-link",
+        "images/base/sshd_config",
+        "images/horovod/describe.py",
+        "images/horovod/runtime.Dockerfile",
         "agent/sub/part.py",
         "agent/new.py",
         "images/horovod/hvd-agent",
         "images/horovod/agent.Dockerfile",
     ],
 )
-def test_the_agent_changes_the_node_but_not_what_is_compiled(tree: Path, path: str) -> None:
+def test_agent_and_base_change_the_node_but_not_what_is_compiled(tree: Path, path: str) -> None:
     assert changed(tree, path) == NODES
 
 
@@ -78,14 +83,12 @@ def test_the_agent_changes_the_node_but_not_what_is_compiled(tree: Path, path: s
     "path",
     [
         "images/debian/Dockerfile",
-        "images/base/Dockerfile",
-        "images/base/hvd-link",
-        "images/base/sshd_config",
         "images/horovod/Dockerfile",
         "images/horovod/compile.sh",
+        "images/horovod/trim.sh",
     ],
 )
-def test_sources_below_change_everything(tree: Path, path: str) -> None:
+def test_sources_of_the_compile_change_everything(tree: Path, path: str) -> None:
     assert changed(tree, path) == ALL
 
 

@@ -1,6 +1,7 @@
 """The container images: what they are called, which of them are there, and how the missing ones are made.
 
-    debian -> base -> compiled (a framework and Horovod, minutes) -> horovod (the agent on top, seconds)
+    debian ─┬─ base ──────────────────────────────────┬─ runtime ── horovod (the agent on top, seconds)
+            └─ compiled (a framework, Horovod; minutes) ─┘
 
 Each is named by a digest of what goes into it, so an image that exists is an image that is right.
 """
@@ -15,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdctl import debian, engine, paths, wheels
@@ -57,7 +57,7 @@ def reference(framework: str, cuda: str | None = None) -> str:
 
 
 def compiled_reference(framework: str, cuda: str | None = None) -> str:
-    """The name of the image below the agent: the part that takes minutes to compile."""
+    """The name of the image with the part that takes minutes to compile."""
     return _references(framework, cuda)["compiled"]
 
 
@@ -124,10 +124,10 @@ def _references(framework: str, cuda: str | None) -> dict[str, str]:
     if cuda is not None:
         toolkit = wheels.cuda_variant(framework, cuda)["image"]
         names["cuda"] = f"hvdctl/cuda:{cuda}-{_digest(names['debian'], toolkit, _files('cuda'))}"
-    sources = {name: text for name, text in _files("horovod").items() if name not in _AGENT_LAYER}
-    inputs = (names.get("cuda"), pins.digest, known["horovod"], sources)
-    names["compiled"] = f"hvdctl/compiled:{title}-{_digest(names['base'], *inputs)}"
-    names["horovod"] = f"hvdctl/horovod:{title}-{_digest(names['compiled'], _agent_context())}"
+    inputs = (names.get("cuda"), pins.digest, known["horovod"], _layer("compiled"))
+    names["compiled"] = f"hvdctl/compiled:{title}-{_digest(names['debian'], *inputs)}"
+    names["runtime"] = f"hvdctl/runtime:{title}-{_digest(names['base'], names['compiled'], _layer('runtime'))}"
+    names["horovod"] = f"hvdctl/horovod:{title}-{_digest(names['runtime'], _layer('horovod'), _agent())}"
     return names
 
 
@@ -146,65 +146,85 @@ def _build_chain(
     def missing(kind: str) -> bool:
         return kind in names and (rebuild or not client.images.list(names[kind]))
 
-    # An existing upper image needs nothing below it, as its layers are its own.
-    compile_it = missing("compiled")
-    base_too = compile_it and missing("base")
-    if compile_it and missing("debian"):
+    # An image that exists needs nothing below it any more.
+    runtime = missing("runtime")
+    base = runtime and missing("base")
+    compiled = runtime and missing("compiled")
+    if (base or compiled) and missing("debian"):
         suite = known["debian"]["suite"]
         with progress.phase("Debian") as step:
             parent = debian.parent(client, known["debian"]["image"], suite, builder.teller(step))
-            sources = {"sources.list": debian.mirror(suite).sources_list(suite).encode()}
-            builder.build(names, "debian", {**_files("debian"), **sources}, {"PARENT": parent}, step)
-    if base_too:
+            sources = debian.mirror(suite).sources_list(suite).encode()
+            context = {**_files("debian"), "sources.list": sources}
+            builder.build(names, "debian", context, {"PARENT": parent}, step)
+    if base:
         with progress.phase("Base image") as step:
             builder.build(names, "base", _files("base"), {"DEBIAN": names["debian"], **debian.proxy()}, step)
-    if compile_it:
-        pins = wheels.pins(framework, cuda)
-        with progress.phase("Packages") as step:
-            house = wheels.wheelhouse(pins, builder.teller(step))
-            step.update(f"{len(list(house.iterdir()))} files")
-        arguments = {
-            "BUILD_ROOT": names["debian"],
-            "BASE": names["base"],
-            "FRAMEWORK": framework,
-            "HOROVOD": pins.horovod,
-            "CXX_STANDARD": known["horovod"]["cxx_standard"],
-            **debian.proxy(),
-        }
-        if cuda is not None:
-            variant = wheels.cuda_variant(framework, cuda)
-            with progress.phase(f"CUDA {cuda}") as step:
-                toolkit = {"DEBIAN": names["debian"], "TOOLKIT": variant["image"]}
-                builder.build(names, "cuda", _files("cuda"), toolkit, step)
-            arguments |= {"BUILD_ROOT": names["cuda"], "GPU_OPERATIONS": "NCCL"}
-        with progress.phase(f"Horovod for {framework}") as step:
-            builder.build(names, "compiled", _compile_context(pins, house), arguments, step)
-            client.images.prune(filters={"dangling": True, "label": "hvdctl.image=build"})
+    if compiled:
+        _compile(builder, names, framework, cuda, progress)
+        client.images.prune(filters={"dangling": True, "label": "hvdctl.image=build"})
+    if runtime:
+        with progress.phase("Runtime image") as step:
+            arguments = {"BASE": names["base"], "COMPILED": names["compiled"]}
+            builder.build(names, "runtime", _layer("runtime"), arguments, step, "runtime.Dockerfile")
     with progress.phase("Node image") as step:
-        builder.build(names, "horovod", _agent_context(), {"COMPILED": names["compiled"]}, step, "agent.Dockerfile")
+        context = {**_layer("horovod"), **_agent()}
+        builder.build(names, "horovod", context, {"COMPILED": names["runtime"]}, step, "agent.Dockerfile")
 
 
-_AGENT_LAYER = ("agent.Dockerfile", "hvd-agent")
+def _compile(builder: Builder, names: dict[str, str], framework: str, cuda: str | None, progress: Progress) -> None:
+    pins = wheels.pins(framework, cuda)
+    with progress.phase("Packages") as step:
+        house = wheels.wheelhouse(pins, builder.teller(step))
+        step.update(f"{len(list(house.iterdir()))} files")
+    arguments = {
+        "BUILD_ROOT": names["debian"],
+        "FRAMEWORK": framework,
+        "HOROVOD": pins.horovod,
+        "CXX_STANDARD": wheels.versions()["horovod"]["cxx_standard"],
+        **debian.proxy(),
+    }
+    if cuda is not None:
+        variant = wheels.cuda_variant(framework, cuda)
+        with progress.phase(f"CUDA {cuda}") as step:
+            toolkit = {"DEBIAN": names["debian"], "TOOLKIT": variant["image"]}
+            builder.build(names, "cuda", _files("cuda"), toolkit, step)
+        arguments |= {"BUILD_ROOT": names["cuda"], "GPU_OPERATIONS": "NCCL"}
+    context: dict[str, Content] = {
+        **_layer("compiled"),
+        "build.txt": "\n".join(pins.build).encode(),
+        "requirements.txt": "\n".join(pins.packages).encode(),
+        **{f"wheels/{path.name}": path for path in sorted(house.iterdir())},
+    }
+    with progress.phase(f"Horovod for {framework}") as step:
+        builder.build(names, "compiled", context, arguments, step)
 
 
-def _agent_context() -> dict[str, Content]:
-    layer = _files("horovod")
+# The files of images/horovod that go into each step; what is not named here goes into the compile.
+_LAYERS = {
+    "runtime": ("describe.py", "runtime.Dockerfile"),
+    "horovod": ("agent.Dockerfile", "hvd-agent"),
+}
+
+
+def _layer(kind: str) -> dict[str, Content]:
+    later = [name for names in _LAYERS.values() for name in names]
+    return {
+        name: content
+        for name, content in _files("horovod").items()
+        if (name in _LAYERS[kind] if kind in _LAYERS else name not in later)
+    }
+
+
+def _agent() -> dict[str, Content]:
+    """The code for nodes, whatever files it has."""
     root = paths.agent()
-    agent = {
+    found: dict[str, Content] = {
         f"agent/{path.relative_to(root).as_posix()}": path.read_bytes()
         for path in sorted(root.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
-    return {**{name: layer[name] for name in _AGENT_LAYER}, **agent, "agent/.keep": b""}
-
-
-def _compile_context(pins: wheels.Pins, house: Path) -> dict[str, Content]:
-    lists: dict[str, Content] = {
-        "build.txt": "\n".join(pins.build).encode(),
-        "requirements.txt": "\n".join(pins.packages).encode(),
-    }
-    files: dict[str, Content] = {f"wheels/{path.name}": path for path in sorted(house.iterdir())}
-    return {**_files("horovod"), **lists, **files}
+    return {"agent/.keep": b"", **found}
 
 
 def _files(folder: str) -> dict[str, Content]:
