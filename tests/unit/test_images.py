@@ -136,7 +136,7 @@ def test_the_name_needs_no_engine_and_no_docker_package() -> None:
 def test_an_image_that_is_there_is_not_built(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = SimpleNamespace(list=lambda name: [name], get=lambda name: SimpleNamespace(id="sha256:1"))
     monkeypatch.setattr(engine, "client", lambda timeout: SimpleNamespace(images=here, close=lambda: None))
-    monkeypatch.setattr(images, "_build_chain", lambda *a: pytest.fail("built"))
+    monkeypatch.setattr(images, "_build_missing", lambda *a: pytest.fail("built"))
     built = images.build("pytorch", Silent())
     assert (built.reference, built.id, built.built) == (images.reference("pytorch"), "sha256:1", False)
 

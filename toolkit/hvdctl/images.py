@@ -53,29 +53,29 @@ class Installed:
 
 def reference(framework: str, cuda: str | None = None) -> str:
     """The name of the nodes' image. It changes exactly when something that goes into the image does."""
-    return _references(framework, cuda)["horovod"]
+    return _plan(framework, cuda).names["horovod"]
 
 
 def compiled_reference(framework: str, cuda: str | None = None) -> str:
     """The name of the image with the part that takes minutes to compile."""
-    return _references(framework, cuda)["compiled"]
+    return _plan(framework, cuda).names["compiled"]
 
 
 def build(framework: str, progress: Progress, *, cuda: str | None = None, rebuild: bool = False) -> Built:
     """Make what is missing of the image, or all of it anew with `rebuild`; at once when nothing is."""
     started = time.monotonic()
-    names = _references(framework, cuda)
+    plan = _plan(framework, cuda)
+    wanted = plan.names["horovod"]
     # A compiler may be silent for minutes; an engine that is lost ends the connection anyway.
     client = engine.client(timeout=3600)
     try:
         made = False
-        if rebuild or not client.images.list(names["horovod"]):
+        if rebuild or not client.images.list(wanted):
             with _turn(progress):
-                if rebuild or not client.images.list(names["horovod"]):
-                    _build_chain(client, names, framework, cuda, progress, rebuild)
+                if rebuild or not client.images.list(wanted):
+                    _build_missing(client, plan, progress, rebuild)
                     made = True
-        image = client.images.get(names["horovod"])
-        return Built(names["horovod"], str(image.id), time.monotonic() - started, made)
+        return Built(wanted, str(client.images.get(wanted).id), time.monotonic() - started, made)
     finally:
         client.close()
 
@@ -109,111 +109,119 @@ def current() -> frozenset[str]:
     variants: list[tuple[str, str | None]] = []
     for framework in FRAMEWORKS:
         variants += [(framework, None), (framework, wheels.versions()["cuda"][framework]["version"])]
-    return frozenset(name for variant in variants for name in _references(*variant).values())
+    return frozenset(name for variant in variants for name in _plan(*variant).names.values())
 
 
-def _references(framework: str, cuda: str | None) -> dict[str, str]:
-    """Kind of image -> its name, from the bottom up; each digest covers what lies below it."""
+@dataclass(frozen=True)
+class _Plan:
+    """All inputs of a chain of images, read once: what is built is what the names were made of."""
+
+    framework: str
+    cuda: dict[str, Any] | None
+    versions: dict[str, Any]
+    pins: wheels.Pins
+    sources: dict[str, dict[str, Content]]
+    names: dict[str, str]
+
+
+def _plan(framework: str, cuda: str | None) -> _Plan:
     pins = wheels.pins(framework, cuda)
     known = wheels.versions()
+    variant = None if cuda is None else wheels.cuda_variant(framework, cuda)
     title = framework if cuda is None else f"{framework}-cuda{cuda}"
-    below = known["debian"]
+    suite = known["debian"]["suite"]
+    sources = {folder: _files(folder) for folder in ("debian", "base", "cuda")}
+    sources |= _steps(_files("horovod"))
+    sources["horovod"] |= _agent()
+
+    # Each digest covers what lies below its image.
     names = {}
-    names["debian"] = f"hvdctl/debian:{below['suite']}-{_digest(below, _files('debian'))}"
-    names["base"] = f"hvdctl/base:{_digest(names['debian'], _files('base'))}"
-    if cuda is not None:
-        toolkit = wheels.cuda_variant(framework, cuda)["image"]
-        names["cuda"] = f"hvdctl/cuda:{cuda}-{_digest(names['debian'], toolkit, _files('cuda'))}"
-    inputs = (names.get("cuda"), pins.digest, known["horovod"], _layer("compiled"))
-    names["compiled"] = f"hvdctl/compiled:{title}-{_digest(names['debian'], *inputs)}"
-    names["runtime"] = f"hvdctl/runtime:{title}-{_digest(names['base'], names['compiled'], _layer('runtime'))}"
-    names["horovod"] = f"hvdctl/horovod:{title}-{_digest(names['runtime'], _layer('horovod'), _agent())}"
-    return names
+    names["debian"] = f"hvdctl/debian:{suite}-{_digest(known['debian'], sources['debian'])}"
+    names["base"] = f"hvdctl/base:{_digest(names['debian'], sources['base'])}"
+    if variant is not None:
+        names["cuda"] = f"hvdctl/cuda:{cuda}-{_digest(names['debian'], variant['image'], sources['cuda'])}"
+    root = names.get("cuda", names["debian"])
+    compiled = _digest(root, pins.digest, known["horovod"], sources["compiled"])
+    names["compiled"] = f"hvdctl/compiled:{title}-{compiled}"
+    names["runtime"] = f"hvdctl/runtime:{title}-{_digest(names['base'], compiled, sources['runtime'])}"
+    names["horovod"] = f"hvdctl/horovod:{title}-{_digest(names['runtime'], sources['horovod'])}"
+    return _Plan(framework, variant, known, pins, sources, names)
 
 
-def _build_chain(
-    client: DockerClient,
-    names: dict[str, str],
-    framework: str,
-    cuda: str | None,
-    progress: Progress,
-    rebuild: bool,
-) -> None:
-    known = wheels.versions()
+def _build_missing(client: DockerClient, plan: _Plan, progress: Progress, rebuild: bool) -> None:
+    names, sources = plan.names, plan.sources
     log = paths.cache() / "logs" / f"image-{names['horovod'].rsplit(':', 1)[1]}.log"
-    builder = Builder(client, log, {"hvdctl.framework": framework}, fresh=rebuild)
+    builder = Builder(client, log, {"hvdctl.framework": plan.framework}, fresh=rebuild)
 
     def missing(kind: str) -> bool:
-        return kind in names and (rebuild or not client.images.list(names[kind]))
+        return rebuild or not client.images.list(names[kind])
 
     # An image that exists needs nothing below it any more.
     runtime = missing("runtime")
     base = runtime and missing("base")
     compiled = runtime and missing("compiled")
     if (base or compiled) and missing("debian"):
-        suite = known["debian"]["suite"]
+        suite = plan.versions["debian"]["suite"]
         with progress.phase("Debian") as step:
-            parent = debian.parent(client, known["debian"]["image"], suite, builder.teller(step))
-            sources = debian.mirror(suite).sources_list(suite).encode()
-            context = {**_files("debian"), "sources.list": sources}
-            builder.build(names, "debian", context, {"PARENT": parent}, step)
+            parent = debian.parent(client, plan.versions["debian"]["image"], suite, builder.teller(step))
+            apt = {"sources.list": debian.mirror(suite).sources_list(suite).encode()}
+            builder.build(names, "debian", {**sources["debian"], **apt}, {"PARENT": parent}, step)
     if base:
         with progress.phase("Base image") as step:
-            builder.build(names, "base", _files("base"), {"DEBIAN": names["debian"], **debian.proxy()}, step)
+            arguments = {"DEBIAN": names["debian"], **debian.proxy()}
+            builder.build(names, "base", sources["base"], arguments, step)
     if compiled:
-        _compile(builder, names, framework, cuda, progress)
-        client.images.prune(filters={"dangling": True, "label": "hvdctl.image=build"})
+        _compile(builder, plan, progress)
     if runtime:
         with progress.phase("Runtime image") as step:
             arguments = {"BASE": names["base"], "COMPILED": names["compiled"]}
-            builder.build(names, "runtime", _layer("runtime"), arguments, step, "runtime.Dockerfile")
+            builder.build(names, "runtime", sources["runtime"], arguments, step, "runtime.Dockerfile")
     with progress.phase("Node image") as step:
-        context = {**_layer("horovod"), **_agent()}
-        builder.build(names, "horovod", context, {"COMPILED": names["runtime"]}, step, "agent.Dockerfile")
+        arguments = {"COMPILED": names["runtime"]}
+        builder.build(names, "horovod", sources["horovod"], arguments, step, "agent.Dockerfile")
+    # The build stage, and images that have just lost their names to new ones.
+    client.images.prune(filters={"dangling": True, "label": "hvdctl.image"})
 
 
-def _compile(builder: Builder, names: dict[str, str], framework: str, cuda: str | None, progress: Progress) -> None:
-    pins = wheels.pins(framework, cuda)
+def _compile(builder: Builder, plan: _Plan, progress: Progress) -> None:
+    names, pins = plan.names, plan.pins
     with progress.phase("Packages") as step:
         house = wheels.wheelhouse(pins, builder.teller(step))
         step.update(f"{len(list(house.iterdir()))} files")
     arguments = {
         "BUILD_ROOT": names["debian"],
-        "FRAMEWORK": framework,
+        "FRAMEWORK": plan.framework,
         "HOROVOD": pins.horovod,
-        "CXX_STANDARD": wheels.versions()["horovod"]["cxx_standard"],
+        "CXX_STANDARD": plan.versions["horovod"]["cxx_standard"],
         **debian.proxy(),
     }
-    if cuda is not None:
-        variant = wheels.cuda_variant(framework, cuda)
-        with progress.phase(f"CUDA {cuda}") as step:
-            toolkit = {"DEBIAN": names["debian"], "TOOLKIT": variant["image"]}
-            builder.build(names, "cuda", _files("cuda"), toolkit, step)
+    if plan.cuda is not None:
+        with progress.phase(f"CUDA {plan.cuda['version']}") as step:
+            toolkit = {"DEBIAN": names["debian"], "TOOLKIT": plan.cuda["image"]}
+            builder.build(names, "cuda", plan.sources["cuda"], toolkit, step)
         arguments |= {"BUILD_ROOT": names["cuda"], "GPU_OPERATIONS": "NCCL"}
     context: dict[str, Content] = {
-        **_layer("compiled"),
+        **plan.sources["compiled"],
         "build.txt": "\n".join(pins.build).encode(),
         "requirements.txt": "\n".join(pins.packages).encode(),
         **{f"wheels/{path.name}": path for path in sorted(house.iterdir())},
     }
-    with progress.phase(f"Horovod for {framework}") as step:
+    with progress.phase(f"Horovod for {plan.framework}") as step:
         builder.build(names, "compiled", context, arguments, step)
 
 
-# The files of images/horovod that go into each step; what is not named here goes into the compile.
-_LAYERS = {
-    "runtime": ("describe.py", "runtime.Dockerfile"),
-    "horovod": ("agent.Dockerfile", "hvd-agent"),
-}
-
-
-def _layer(kind: str) -> dict[str, Content]:
-    later = [name for names in _LAYERS.values() for name in names]
-    return {
-        name: content
-        for name, content in _files("horovod").items()
-        if (name in _LAYERS[kind] if kind in _LAYERS else name not in later)
+def _steps(files: dict[str, Content]) -> dict[str, dict[str, Content]]:
+    """The files of images/horovod by the step that they go into: the compile, unless they are named here."""
+    later = {
+        "describe.py": "runtime",
+        "runtime.Dockerfile": "runtime",
+        "agent.Dockerfile": "horovod",
+        "hvd-agent": "horovod",
     }
+    steps: dict[str, dict[str, Content]] = {"compiled": {}, "runtime": {}, "horovod": {}}
+    for name, content in files.items():
+        steps[later.get(name, "compiled")][name] = content
+    return steps
 
 
 def _agent() -> dict[str, Content]:
