@@ -88,8 +88,16 @@ class Cluster:
         return (self.folder / "spec.json").exists()
 
     def stored_spec(self) -> dict[str, Any] | None:
-        """The keys of the last spec that was asked for; None for a cluster that never was."""
-        return self._read("spec.json")
+        """The keys of the last spec that was asked for; None for a cluster that never was.
+
+        Keys of another version of hvdctl are left out.
+        """
+        stored = self._read("spec.json")
+        if stored is None:
+            return None
+        if stored.get("name") != self.name:
+            raise self._corrupt("spec.json", f"it is of cluster {stored.get('name')!r}")
+        return {key: value for key, value in stored.items() if key in Spec.model_fields}
 
     def spec(self) -> Spec:
         stored = self.stored_spec()
@@ -117,7 +125,9 @@ class Cluster:
     def record(self, phase: str) -> dict[str, Any]:
         """What a phase wrote down when it was last completed."""
         found = (self._read("phases.json") or {}).get(phase, {})
-        return dict(found)
+        if not isinstance(found, dict):
+            raise self._corrupt("phases.json", f"{type(found).__name__} in place of an object at {phase!r}")
+        return found
 
     def complete(self, phase: str, seconds: float, **facts: Any) -> None:
         phases = self._read("phases.json") or {}
@@ -149,6 +159,8 @@ class Cluster:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise self._held(file) from None
+            if not (file.exists() and os.path.samestat(file.stat(), os.fstat(lock.fileno()))):
+                raise self._held(file)  # a `down` removed the file between our two steps
             lock.seek(0)
             lock.truncate()
             json.dump({"pid": os.getpid(), "command": command, "since": time.time()}, lock)
@@ -162,10 +174,12 @@ class Cluster:
                 continue
             if entry.is_dir():
                 shutil.rmtree(entry)
-            elif entry.name != "spec.json":
+            elif entry.name not in {"spec.json", "lock"}:
                 entry.unlink()
-        # The spec last: while it is there, the cluster is known and `down` can be repeated.
+        # The spec last: while it is there, the cluster is known and `down` can be repeated. Then the lock: whoever
+        # finds it gone makes a cluster of its own here.
         (self.folder / "spec.json").unlink(missing_ok=True)
+        (self.folder / "lock").unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
@@ -174,7 +188,7 @@ class Cluster:
             holder = json.loads(file.read_text())
             since = max(0, time.time() - holder["since"])
             who = f"`hvdctl {holder['command']}` (process {holder['pid']}, for {since:.0f} s)"
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             who = "another hvdctl"
         return LockedError(f"cluster {self.name!r} is held by {who}", hint="wait for it to end")
 
@@ -183,7 +197,7 @@ class Cluster:
             data = json.loads((self.folder / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise self._corrupt(name, str(error)) from None
         if not isinstance(data, dict):
             raise self._corrupt(name, f"{type(data).__name__} in place of an object")

@@ -5,7 +5,8 @@
     ├── LockedError            exit 3: another hvdctl works on this cluster
     ├── ToolMissing            exit 4: a program or the Docker engine is not there
     ├── PhaseError             exit 1: terraform, ansible or an image build failed; `log` names the full log
-    └── JobFailed              the job's own exit code
+    ├── JobFailed              the job's own exit code
+    └── Interrupted            exit 130: Ctrl-C
 
 The message says what was wrong and with which value; the hint says what to do.
 """
@@ -47,3 +48,7 @@ class JobFailed(HvdctlError):
     def __init__(self, message: str, *, exit_code: int, hint: str = "", log: Path | None = None) -> None:
         super().__init__(message, hint=hint, log=log)
         self.exit_code = exit_code
+
+
+class Interrupted(HvdctlError):
+    exit_code = 130

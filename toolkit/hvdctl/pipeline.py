@@ -54,7 +54,7 @@ class Removed:
 def plan(spec: Spec, progress: Progress) -> Outcome:
     """What `up` would change; makes nothing but the cluster's own folder."""
     cluster = Cluster(spec.name)
-    was_there = cluster.exists
+    was_there = cluster.exists or cluster.terraform.exists()
     with cluster.locked(command_line()):
         try:
             terraform = _terraform(cluster, spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +32,7 @@ def parse_rate(value: object) -> int | None:
     if value is None or text.lower() == "none":
         return None
     match = _RATE.fullmatch(text)
-    bits = int(float(match[1]) * _RATE_UNITS[match[2].lower()]) if match else 0
+    bits = round(float(match[1]) * _RATE_UNITS[match[2].lower()]) if match else 0
     if isinstance(value, bool) or not _MIN_RATE <= bits <= _MAX_RATE:
         raise ValueError(f"{text!r} is not a link rate; write 100m, 1g, 10g (100k to 1000g) or none")
     return bits
@@ -43,7 +44,7 @@ def format_rate(bits: float | None) -> str:
         return "none"
     for unit, factor in (("g", 10**9), ("m", 10**6), ("k", 10**3)):
         if bits >= factor:
-            return f"{bits / factor:.10g}{unit}"
+            return f"{bits / factor:.12g}{unit}"
     return f"{bits:.0f}"
 
 
@@ -53,7 +54,7 @@ def parse_size(value: object) -> int | None:
     if value is None or text.lower() == "none":
         return None
     match = _SIZE.fullmatch(text)
-    size = int(float(match[1]) * _SIZE_UNITS[match[2].lower()]) if match else 0
+    size = round(float(match[1]) * _SIZE_UNITS[match[2].lower()]) if match else 0
     if isinstance(value, bool) or size < 64 * 2**20:
         raise ValueError(f"{text!r} is not a memory size; write 512m, 4g (64m or more) or none")
     return size
@@ -87,7 +88,7 @@ def _check_name(value: object) -> object:
 def _check_share(value: object) -> object:
     if value is None or value == "auto":
         return "auto"
-    path = Path(str(value)).expanduser()
+    path = Path(os.path.expanduser(str(value)))  # noqa: PTH111 - leaves an unknown ~user as it is
     if not isinstance(value, str) or not path.is_absolute():
         raise ValueError(f"{value!r} is not a share; write auto or the absolute path of a folder")
     return str(path)
@@ -204,6 +205,8 @@ class _UniqueKeys(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                continue  # refused by the loader itself
             key = self.construct_object(key_node, deep=True)
             if key in seen:
                 raise yaml.constructor.ConstructorError(

@@ -22,11 +22,12 @@ from hvdctl.cli import (
     status,
     up,
 )
-from hvdctl.cli.edge import guarded
+from hvdctl.cli.edge import Verbs, guarded
 from hvdctl.cli.options import version
 
 app = typer.Typer(
     name="hvdctl",
+    cls=Verbs,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,

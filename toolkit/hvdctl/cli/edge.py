@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from hvdctl.errors import HvdctlError
+from typer.core import TyperGroup
 
-INTERRUPTED = 130
+from hvdctl.errors import HvdctlError, Interrupted
+
+# What a machine may refuse to any program; everything else that the system says is ours to foresee.
+_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
+
+
+class Verbs(TyperGroup):
+    """The commands; Ctrl-C in one of them is told, where Typer would leave without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted("interrupted", hint="run the same command again to go on") from None
 
 
 def guarded(app: Callable[[], object]) -> None:
@@ -20,14 +35,11 @@ def guarded(app: Callable[[], object]) -> None:
     except HvdctlError as error:
         _tell(error.message, error.hint, error.log)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        _tell("interrupted", "run the same command again to go on", None)
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output, such as head(1), has seen enough.
-        sys.stderr.close()
-        sys.exit(0)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _REFUSED:
+            where = f" ({error.filename})" if error.filename else ""
+            _tell(f"{error.strerror}{where}", "HVDCTL_HOME and HVDCTL_CACHE choose other folders", _traceback())
+            sys.exit(1)
         _tell(f"{type(error).__name__}: {error}", "this is a defect of hvdctl: please report it", _traceback())
         sys.exit(1)
 

@@ -28,10 +28,11 @@ def exec_(
     cluster = o.find_cluster(name)
     head = ssh.pick(cluster)
     names = [node.name for node in cluster.nodes()]
-    chosen, command = ([words[0]], words[1:]) if words[0] in (*names, "head") else ([head.name], words)
+    named = not all_ and words[0] in (*names, "head")
+    chosen, command = (words[0], words[1:]) if named else (head.name, words)
     if not command:
         raise UsageError("no command given", hint="hvdctl exec node1 -- hostname")
-    targets = names if all_ else [ssh.pick(cluster, chosen[0]).name]
+    targets = names if all_ else [ssh.pick(cluster, chosen).name]
     done = process.gather([ssh.argv(cluster, node, command) for node in targets], timeout=timeout)
     data = [
         {"node": node, "exit_code": one.returncode, "stdout": one.stdout, "stderr": one.stderr}

@@ -9,7 +9,9 @@ import typer
 
 from hvdctl.cli import options as o
 
-RunArgument = Annotated[int | None, typer.Argument(help="Number of the run (default: the newest).", metavar="RUN")]
+RunArgument = Annotated[
+    int | None, typer.Argument(help="Number of the run (default: the newest).", metavar="RUN", parser=o.whole)
+]
 
 
 def jobs(name: o.NameOption = None, json: o.JsonOption = False) -> None:
@@ -49,7 +51,9 @@ def jobs(name: o.NameOption = None, json: o.JsonOption = False) -> None:
 def logs(
     run: RunArgument = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    rank: Annotated[int | None, typer.Option("--rank", help="Only what this rank said.", metavar="N")] = None,
+    rank: Annotated[
+        int | None, typer.Option("--rank", help="Only what this rank said.", metavar="N", parser=o.whole)
+    ] = None,
     name: o.NameOption = None,
 ) -> None:
     """Print what a run said, tagged by rank; with -f, go on until it ends.

@@ -11,6 +11,21 @@ if TYPE_CHECKING:
     from hvdctl.cluster import Cluster
     from hvdctl.spec import Spec
 
+
+def whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number") from None
+
+
 NameOption = Annotated[
     str | None,
     typer.Option("--name", help="Cluster (default: from hvdctl.yml, else `default`).", metavar="NAME"),
@@ -22,11 +37,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Every detail as it comes.")]
 
-NodesOption = Annotated[int | None, typer.Option("--nodes", "-n", help="Number of nodes.", metavar="N")]
-SlotsOption = Annotated[int | None, typer.Option("--slots", help="Ranks that a node takes.", metavar="N")]
-CpusOption = Annotated[float | None, typer.Option("--cpus", help="CPUs of a node.", metavar="N")]
+NodesOption = Annotated[int | None, typer.Option("--nodes", "-n", help="Number of nodes.", metavar="N", parser=whole)]
+SlotsOption = Annotated[int | None, typer.Option("--slots", help="Ranks that a node takes.", metavar="N", parser=whole)]
+CpusOption = Annotated[float | None, typer.Option("--cpus", help="CPUs of a node.", metavar="N", parser=number)]
 MemoryOption = Annotated[str | None, typer.Option("--memory", help="Memory of a node: 512m, 4g, none.", metavar="SIZE")]
-GpusOption = Annotated[int | None, typer.Option("--gpus", help="GPUs of a node.", metavar="N")]
+GpusOption = Annotated[int | None, typer.Option("--gpus", help="GPUs of a node.", metavar="N", parser=whole)]
 NetOption = Annotated[
     str | None, typer.Option("--net", help="Link rate of a node: 100m, 1g, 10g, none.", metavar="RATE")
 ]
@@ -37,14 +52,20 @@ ProviderOption = Annotated[str | None, typer.Option("--provider", help="Where th
 EnvOption = Annotated[list[str] | None, typer.Option("--env", help="NAME=VALUE for every job; repeatable.")]
 
 
-def version(
-    show: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
-) -> None:
-    if show:
+def _show_version(asked: bool) -> None:
+    if asked:
         from hvdctl import __version__
 
         typer.echo(f"hvdctl {__version__}")
         raise typer.Exit
+
+
+def version(
+    show: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    pass
 
 
 def spec_file(file: Path | None) -> Path | None:
@@ -71,7 +92,7 @@ def resolve(name: str | None, file: Path | None, env: list[str] | None = None, *
 
     cluster = find_cluster(name, file)
     source = spec_file(file)
-    stored = cluster.stored_spec() or {}
+    stored = cluster.spec().stored() if cluster.exists else {}
     given = {key: value for key, value in flags.items() if value is not None} | {"name": cluster.name}
     if env:
         written = read_file(source) if source else {}

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 def run(
     command: Annotated[list[str], typer.Argument(help="-- COMMAND and its arguments.", metavar="-- COMMAND...")],
-    np: Annotated[int | None, typer.Option("--np", help="Ranks (default: every slot).", metavar="N")] = None,
+    np: Annotated[
+        int | None, typer.Option("--np", help="Ranks (default: every slot).", metavar="N", parser=o.whole)
+    ] = None,
     launcher: Annotated[str, typer.Option("--launcher", help="horovod (Gloo), mpi or torch.")] = "horovod",
     env: Annotated[list[str] | None, typer.Option("--env", help="NAME=VALUE for this job; repeatable.")] = None,
     workdir: Annotated[Path | None, typer.Option("--workdir", help="Folder to run in (default: this one).")] = None,

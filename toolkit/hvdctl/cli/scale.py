@@ -10,7 +10,9 @@ from hvdctl.cli import options as o
 
 
 def scale(
-    nodes: Annotated[int, typer.Option("--nodes", "-n", help="Number of nodes from now on.", metavar="N")],
+    nodes: Annotated[
+        int, typer.Option("--nodes", "-n", help="Number of nodes from now on.", metavar="N", parser=o.whole)
+    ],
     name: o.NameOption = None,
     yes: o.YesOption = False,
     json: o.JsonOption = False,
