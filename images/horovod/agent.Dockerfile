@@ -1,6 +1,6 @@
 # The last layer of a node's image: code that changes often, on top of what takes minutes to compile.
-ARG COMPILED
-FROM ${COMPILED}
+ARG RUNTIME
+FROM ${RUNTIME}
 
 USER root
 COPY agent/ /opt/hvdctl/agent/

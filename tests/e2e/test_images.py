@@ -67,6 +67,12 @@ def run(client: DockerClient, name: str, *command: str, **options: Any) -> str:
     return bytes(said).decode()
 
 
+def inside(container: Container, *command: str) -> str:
+    output = container.exec_run(list(command)).output
+    assert isinstance(output, bytes)
+    return output.decode().strip()
+
+
 def eventually(attempt: Callable[[], T | None], what: str, seconds: float = 90) -> T:
     """The first result of the attempt that is not None."""
     end = time.monotonic() + seconds
@@ -170,7 +176,9 @@ def test_a_node_answers_on_ssh_with_the_given_host_key(
     assert node.put_archive("/etc/hvdctl/ssh", owned_by_hvd(files))
     node.start()
     node.reload()
-    port = node.ports["2222/tcp"][0]["HostPort"]
+    published = node.ports["2222/tcp"]
+    assert published
+    port = published[0]["HostPort"]
     (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {(tmp_path / 'host.pub').read_text()}")
     ssh = ["ssh", "-F", "none", "-p", port, "-i", str(tmp_path / "user"), "-o", "BatchMode=yes"]
     ssh += ["-o", "StrictHostKeyChecking=yes", "-o", f"UserKnownHostsFile={tmp_path / 'known'}", "hvd@127.0.0.1"]
@@ -231,12 +239,12 @@ def test_a_link_has_its_rate_in_both_directions(
         )
 
     def shown() -> str:
-        return bytes(shaped.exec_run(["hvd-link", "eth0", "show"]).output).decode().strip()
+        return inside(shaped, "hvd-link", "eth0", "show")
 
     def measured(*direction: str) -> float:
         def once() -> float | None:
             argv = ["iperf3", "-c", str(peer.name), "-t", "3", "-O", "1", "--json", *direction]
-            report = json.loads(shaped.exec_run(argv).output)
+            report = json.loads(inside(shaped, *argv))
             received = report.get("end", {}).get("sum_received")
             return float(received["bits_per_second"]) if received else None
 
@@ -255,7 +263,7 @@ def test_a_link_has_its_rate_in_both_directions(
     link("none")
     link("none")
     assert shown() == "none"
-    assert "ifb" not in bytes(shaped.exec_run(["ip", "link"]).output).decode()
+    assert "ifb" not in inside(shaped, "ip", "link")
 
 
 @pytest.mark.parametrize(

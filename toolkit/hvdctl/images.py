@@ -177,7 +177,7 @@ def _build_missing(client: DockerClient, plan: _Plan, progress: Progress, rebuil
             arguments = {"BASE": names["base"], "COMPILED": names["compiled"]}
             builder.build(names, "runtime", sources["runtime"], arguments, step, "runtime.Dockerfile")
     with progress.phase("Node image") as step:
-        arguments = {"COMPILED": names["runtime"]}
+        arguments = {"RUNTIME": names["runtime"]}
         builder.build(names, "horovod", sources["horovod"], arguments, step, "agent.Dockerfile")
     # The build stage, and images that have just lost their names to new ones.
     client.images.prune(filters={"dangling": True, "label": "hvdctl.image"})
