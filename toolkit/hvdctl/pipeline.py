@@ -60,7 +60,7 @@ def plan(spec: Spec, progress: Progress) -> Outcome:
             terraform = _terraform(cluster, spec)
             _check_states(cluster, terraform)
             with progress.phase("Planning"):
-                return terraform.plan(_variables(cluster, spec))
+                return terraform.plan(_variables(cluster, spec, _reference(spec)))
         finally:
             if not was_there:
                 cluster.remove()
@@ -79,7 +79,7 @@ def up(spec: Spec, progress: Progress) -> Report:
         # Stored before anything is made: a killed `up` goes on with what was asked of it.
         cluster.store_spec(spec)
         with _timed(progress, "Provisioning", seconds) as step:
-            outcome = _provision(cluster, spec, step)
+            outcome = _provision(cluster, spec, image, step)
         nodes = cluster.nodes()
         configured = _configure(cluster, spec, progress, seconds)
         measured = _link(cluster, spec, progress, seconds)
@@ -166,6 +166,10 @@ def list_clusters() -> list[dict[str, Any]]:
     return rows
 
 
+def _reference(spec: Spec) -> str:
+    return spec.image if spec.image != "auto" else images.reference(spec.framework)
+
+
 def _image(spec: Spec, progress: Progress, seconds: dict[str, float]) -> str:
     if spec.image != "auto":
         return spec.image
@@ -174,9 +178,9 @@ def _image(spec: Spec, progress: Progress, seconds: dict[str, float]) -> str:
     return built.reference
 
 
-def _provision(cluster: Cluster, spec: Spec, step: Step) -> Outcome:
+def _provision(cluster: Cluster, spec: Spec, image: str, step: Step) -> Outcome:
     started = time.monotonic()
-    outcome = _terraform(cluster, spec).apply(_variables(cluster, spec), step.update)
+    outcome = _terraform(cluster, spec).apply(_variables(cluster, spec, image), step.update)
     cluster.store_nodes([Node.read(node) for node in outcome.outputs["nodes"]])
     cluster.complete("provision", time.monotonic() - started)
     return outcome
@@ -244,12 +248,12 @@ def _terraform(cluster: Cluster, spec: Spec) -> Terraform:
     return Terraform(cluster.terraform, spec.provider, cluster.log("terraform"))
 
 
-def _variables(cluster: Cluster, spec: Spec) -> dict[str, Any]:
+def _variables(cluster: Cluster, spec: Spec, image: str) -> dict[str, Any]:
     """The contract's variables; golden cases hold their form."""
     host_keys = {name: cluster.host_key(name) for name in (f"node{i}" for i in range(spec.nodes))}
     return variables(
         spec,
-        image=spec.image if spec.image != "auto" else images.reference(spec.framework),
+        image=image,
         public_key=cluster.key().public,
         host_keys={name: (pair.public, str(pair.private)) for name, pair in host_keys.items()},
     )
