@@ -12,6 +12,7 @@ TWO = (("node0", 2), ("node1", 2))
 RANK = "env HVDCTL_RUN=7 python3 /agent rank 7"
 MCA = (
     "-mca plm rsh -mca plm_rsh_agent ssh -mca plm_rsh_no_tree_spawn 1 -mca plm_rsh_num_concurrent {hosts}"
+    " -mca orte_launch_agent 'env HVDCTL_LAUNCH=7 orted'"
     " -mca pml ob1 -mca btl tcp,self,vader -mca btl_vader_single_copy_mechanism none"
     " -mca mpi_yield_when_idle 1 -mca orte_base_help_aggregate 0"
 )

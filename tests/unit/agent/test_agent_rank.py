@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_node import Node, wait_for
+from hvdctl.agent.blame import first_failure, lost_a_peer
 from hvdctl.agent.environment import of_command, rank_of
 from hvdctl.agent.launchers import Request
-from hvdctl.agent.outcome import first_failure
 from hvdctl.agent.store import AgentError
 
 REQUEST = Request(4, 2, "horovod", (("node0", 1), ("node1", 1)), "eth0", 2)
@@ -63,7 +64,8 @@ def test_not_executable_is_126(node: Node, run: Path) -> None:
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
 def test_signals_reach_the_command(node: Node, run: Path, signum: int, code: int) -> None:
-    wrapper = node.start("rank", "4", "--", "sh", "-c", "echo up; sleep 600", stdout=subprocess.PIPE)
+    code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); print('up'); time.sleep(600)"
+    wrapper = node.start("rank", "4", "--", sys.executable, "-c", code, stdout=subprocess.PIPE)
     assert wrapper.stdout is not None and wrapper.stdout.readline()
     wrapper.send_signal(signum)
     assert wrapper.wait(30) == code
@@ -154,13 +156,31 @@ def test_user_cannot_remove_the_marks() -> None:
     assert of_command({}, {}, REQUEST._replace(launcher="mpi"), 1)["HOROVOD_CONTROLLER"] == "mpi"
 
 
-def test_first_failure_is_not_one_that_was_told_to_end() -> None:
-    records = [
-        {"rank": 0, "exit_code": 143, "ended": 1.0, "told_to_end": True},
-        {"rank": 1, "exit_code": 0, "ended": 0.5, "told_to_end": False},
-        {"rank": 2, "exit_code": 3, "ended": 2.0, "told_to_end": False},
-        {"rank": 3, "exit_code": None, "ended": None, "told_to_end": False},
-    ]
+def failure(rank: int, code: int | None, ended: float, *, told: bool = False, lost: bool = False) -> dict[str, Any]:
+    return {"rank": rank, "exit_code": code, "ended": ended, "told_to_end": told, "lost_a_peer": lost}
+
+
+@pytest.mark.parametrize(
+    ("records", "rank"),
+    [
+        ([failure(0, 143, 1.0, told=True), failure(1, 0, 0.5), failure(2, 3, 2.0), failure(3, None, 0.0)], 2),
+        # The cause shuts Horovod down at exit, so the others have failed before it has ended.
+        ([failure(0, 1, 1.0, lost=True), failure(1, 7, 1.5, told=True)], 1),
+        ([failure(0, 1, 1.0, lost=True), failure(1, 143, 0.5, told=True)], 0),
+        ([failure(0, 137, 2.0), failure(1, 1, 1.0, lost=True)], 0),
+        ([failure(0, 1, 2.0), failure(1, 1, 1.0)], 1),
+    ],
+)
+def test_first_failure_is_the_cause(records: list[dict[str, Any]], rank: int) -> None:
     failed = first_failure(records)
-    assert failed is not None and failed["rank"] == 2
-    assert first_failure(records[1:2]) is None
+    assert failed is not None and failed["rank"] == rank
+
+
+def test_no_failure() -> None:
+    assert first_failure([failure(0, 0, 1.0)]) is None
+
+
+def test_lost_a_peer() -> None:
+    assert lost_a_peer(["x", "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down."])
+    assert lost_a_peer(["RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.2]:4782"])
+    assert not lost_a_peer(["ValueError: bad learning rate"])

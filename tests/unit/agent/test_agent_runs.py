@@ -208,6 +208,13 @@ def test_simultaneous_submits_get_different_ids(node: Node) -> None:
     assert set(rows[0]) == {"id", "state", "command", "np", "launcher", "started", "duration_s", "exit_code"}
 
 
+def test_ids_go_on_after_a_given_one(node: Node) -> None:
+    assert [node.submit("true", np=1, after=7), node.submit("true", np=1, after=3)] == [8, 9]
+    assert node.submit("true", np=1, id=5) == 5
+    with pytest.raises(AssertionError, match="run 5 exists"):
+        node.submit("true", np=1, id=5)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -217,6 +224,7 @@ def test_simultaneous_submits_get_different_ids(node: Node) -> None:
         ({"hosts": [["node0"]]}, "hosts is a list of [name, slots]"),
         ({"env": {"A": 1}}, "env maps names to text"),
         ({"id": "x"}, "id is a whole number"),
+        ({"after": -1}, "after is a whole number"),
     ],
 )
 def test_bad_request_creates_nothing(node: Node, change: dict[str, Any], words: str) -> None:

@@ -98,6 +98,8 @@ def _mpi(request: Request, place: Place) -> list[Command]:
         # One hop to each node: a node then needs no other node to start its ranks.
         "plm_rsh_no_tree_spawn": "1",
         "plm_rsh_num_concurrent": str(max(len(request.hosts), 1)),
+        # Marked for reap, as all that launches ranks is.
+        "orte_launch_agent": f"env HVDCTL_LAUNCH={request.id} orted",
         "pml": "ob1",
         "btl": "tcp,self,vader",
         # Copies between processes need ptrace, which containers don't give.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from . import store
+from .blame import first_failure
 from .launchers import Request
 from .output import tail
 
@@ -15,7 +16,9 @@ def judge(folder: Path, request: Request, codes: list[int], problem: str | None,
     """The final fields of run.json, and `unclean` where processes of the run may be left."""
     ranks = _records(folder, request, patient=not cancelled and codes != [] and not any(codes))
     done = [record for record in ranks if record and record["exit_code"] == 0]
-    clean = len(done) == request.np and not any(codes)
+    # Ranks may well end with 0 when they are told to; a run that was done before anyone told it is a success.
+    told = cancelled and any(record and record.get("told_to_end") for record in ranks)
+    clean = len(done) == request.np and not any(codes) and not told
     end: dict[str, Any] = {"state": "succeeded", "exit_code": 0, "reason": None, "failed_rank": None}
     if clean:
         return end | {"unclean": False}
@@ -35,12 +38,6 @@ def judge(folder: Path, request: Request, codes: list[int], problem: str | None,
     end["exit_code"] = next((code for code in codes if code), 1)
     end["reason"] = problem or _launcher_words(folder, request, ranks, codes)
     return end
-
-
-def first_failure(records: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The rank that failed by itself and first; others may have been ended because of it."""
-    failed = [record for record in records if record["exit_code"]]
-    return min(failed, key=lambda record: (record.get("told_to_end", False), record["ended"]), default=None)
 
 
 def _records(folder: Path, request: Request, *, patient: bool) -> list[dict[str, Any] | None]:
@@ -66,6 +63,7 @@ def _launcher_words(folder: Path, request: Request, ranks: list[dict[str, Any] |
         silent = [rank for rank, record in enumerate(ranks) if record is None or record["exit_code"] is None]
         named = ", ".join(f"{rank} ({request.host_of(rank)})" for rank in silent)
         return f"no end was recorded by rank {named}"
-    words = [line.strip() for line in tail(folder / "output.log", 40) if line.strip()]
+    words = [line.strip() for line in tail(folder / "output.log", 40) if line.strip("- ")]
+    words = [line for line in words if not line.startswith("[rank ")]
     last = f": {words[-1]}" if words else ""
     return f"the launcher ended with exit code {next(code for code in codes if code)}{last}"

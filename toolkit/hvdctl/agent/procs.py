@@ -38,7 +38,8 @@ def reap(run_id: int, grace: float = GRACE) -> tuple[int, list[int]]:
     """End every process of a run on this node: its ranks first, so that their last words get through."""
     ended, left = end(marks(f"HVDCTL_RUN={run_id}"), grace)
     launcher = marks(f"HVDCTL_LAUNCH={run_id}")
-    _wait(launcher, 1.0)
+    # Without its ranks it ends by itself; mpirun crashes when it is told to end while it does so.
+    _wait(launcher, 4.0)
     more, also_left = end(launcher, min(grace, 2.0))
     return ended + more, left + also_left
 

@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from . import procs, store
+from .blame import lost_a_peer
 from .environment import of_command, rank_of
 from .launchers import Request
-from .output import LIMIT, Lines
+from .output import LIMIT, Lines, tail
 from .store import AgentError
 
 _LOOK_S = 0.5  # how often to look whether the launcher is still there
 _BAR_S = 2.0  # how often to show a progress bar that is under way
 _IDLE_S = 0.2  # after the command's end: silence this long means that all was read
 _DRAIN_S = 1.0
+_LINGER_S = 2.0
 
 
 def main(argv: list[str]) -> int:
@@ -68,9 +70,13 @@ class Rank:
             code = self._accompany(child, wakeup)
         self._say(self._lines.close())
         os.close(self._log)
-        self._record(started, exit_code=code, ended=store.now(), problem=problem)
+        follows = code != 0 and lost_a_peer(tail(self.folder / f"rank-{self.rank}.log"))
+        self._record(started, exit_code=code, ended=store.now(), problem=problem, lost_a_peer=follows)
         # What the command left running, in this session or out of it, ends with it.
         procs.end(procs.marks(f"HVDCTL_RUN={self.request.id}", f"HVDCTL_RANK={self.rank}"), procs.GRACE)
+        if follows:
+            # The launcher ends all ranks when it hears of a failure: let it hear of the cause first.
+            select.select([wakeup], [], [], _LINGER_S)
         return code
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -123,6 +129,8 @@ class Rank:
                         self._tell(child, signum)
             self._look(child)
         self._drain(stdout)
+        while select.select([wakeup], [], [], 0)[0]:
+            os.read(wakeup, 64)
         return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
     def _look(self, child: subprocess.Popen[bytes]) -> None:

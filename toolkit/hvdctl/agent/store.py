@@ -45,10 +45,11 @@ def ids() -> list[int]:
     return sorted(int(path.name) for path in _numbered() if (path / "run.json").is_file())
 
 
-def allocate(wanted: int | None = None) -> tuple[int, Path]:
-    """A new run's folder: mkdir is atomic, so two callers never get the same one."""
+def allocate(wanted: int | None = None, after: int = 0) -> tuple[int, Path]:
+    """A new run's id and folder: mkdir is atomic, so two callers never get the same one."""
     runs().mkdir(parents=True, exist_ok=True)
     run_id = wanted or max((int(path.name) for path in _numbered()), default=0) + 1
+    run_id = wanted or max(run_id, after + 1)
     while True:
         try:
             (runs() / str(run_id)).mkdir()

@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
 def submit(request: dict[str, Any]) -> int:
     """Start the run and return its id."""
     _check(request)
-    run_id, folder = store.allocate(request.get("id"))
+    run_id, folder = store.allocate(request.get("id"), request.get("after") or 0)
     # The supervisor inherits the lock, so at no moment does the run look lost.
     lock = store.lock(folder, wait=True)
     environment = request.get("env") or {}
@@ -58,7 +58,8 @@ def submit(request: dict[str, Any]) -> int:
 
 def agent() -> tuple[str, ...]:
     """How the agent is called: the same on every node."""
-    return sys.executable, str(Path(__file__).resolve().parent)
+    isolated = ["-I"] if sys.flags.isolated else []
+    return sys.executable, *isolated, str(Path(__file__).resolve().parent)
 
 
 def _check(request: dict[str, Any]) -> None:
@@ -76,9 +77,10 @@ def _check(request: dict[str, Any]) -> None:
         raise AgentError(f"np is {request.get('np')!r}, but the hosts have {total} slots")
     if not all(isinstance(value, str) for value in environment.values()):
         raise AgentError("env maps names to text")
-    given = request.get("id")
-    if given is not None and not (type(given) is int and given > 0):
-        raise AgentError(f"id is a whole number from 1, not {given!r}")
+    for name, least in (("id", 1), ("after", 0)):
+        given = request.get(name)
+        if given is not None and not (type(given) is int and given >= least):
+            raise AgentError(f"{name} is a whole number from {least}, not {given!r}")
 
 
 def _detach(run_id: int, folder: Path, lock: int | None) -> None:

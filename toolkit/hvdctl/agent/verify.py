@@ -13,7 +13,7 @@ from .hosts import is_here
 from .launchers import ssh
 from .store import AgentError
 
-_HOSTFILE = "/etc/hvdctl/hostfile"
+_HOSTFILE = "~/hostfile"
 
 
 def main(argv: list[str]) -> int:
@@ -31,11 +31,11 @@ def verify(wanted: dict[str, Any]) -> list[str]:
     if wanted.get("interface"):
         problems += _link(wanted["interface"], wanted.get("rate"))
     problems += _names(wanted.get("peers") or [])
-    hostfile = Path(wanted.get("hostfile") or _HOSTFILE)
+    hostfile = Path(wanted.get("hostfile") or _HOSTFILE).expanduser()
     if not hostfile.is_file():
         problems.append(f"{hostfile} is missing")
-    if wanted.get("ssh") and wanted.get("peers"):
-        problems += _login(wanted["peers"][0])
+    if wanted.get("ssh"):
+        problems += _login(wanted.get("head") or (wanted.get("peers") or ["node0"])[0])
     return problems
 
 
