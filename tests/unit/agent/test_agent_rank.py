@@ -64,8 +64,8 @@ def test_not_executable_is_126(node: Node, run: Path) -> None:
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
 def test_signals_reach_the_command(node: Node, run: Path, signum: int, code: int) -> None:
-    code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); print('up'); time.sleep(600)"
-    wrapper = node.start("rank", "4", "--", sys.executable, "-c", code, stdout=subprocess.PIPE)
+    waiting = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); print('up'); time.sleep(600)"
+    wrapper = node.start("rank", "4", "--", sys.executable, "-c", waiting, stdout=subprocess.PIPE)
     assert wrapper.stdout is not None and wrapper.stdout.readline()
     wrapper.send_signal(signum)
     assert wrapper.wait(30) == code
