@@ -77,9 +77,7 @@ class Cluster:
         return self.folder / "runs"
 
     def log(self, name: str) -> Path:
-        folder = self.folder / "logs"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"{name}.log"
+        return paths.private(self.folder / "logs") / f"{name}.log"
 
     # What is known.
 
@@ -152,8 +150,7 @@ class Cluster:
     @contextlib.contextmanager
     def locked(self, command: str) -> Iterator[None]:
         """Hold the cluster; refuse, naming the holder, where another hvdctl has it."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = self.folder / "lock"
+        file = paths.private(self.folder) / "lock"
         with file.open("a+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -204,7 +201,6 @@ class Cluster:
         return data
 
     def _write(self, name: str, data: dict[str, Any]) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write(self.folder / name, json.dumps(data, indent=2) + "\n")
 
     def _corrupt(self, name: str, why: str) -> UsageError:
@@ -223,8 +219,7 @@ def known() -> list[Cluster]:
 
 def write(file: Path, text: str, mode: int = 0o600) -> None:
     """Write all or nothing."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    handle, name = tempfile.mkstemp(dir=paths.private(file.parent), prefix=f".{file.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as temporary:
             temporary.write(text)

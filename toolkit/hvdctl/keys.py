@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvdctl import paths
+
 
 @dataclass(frozen=True)
 class KeyPair:
@@ -34,7 +36,7 @@ def _write(private: Path) -> None:
         PublicFormat,
     )
 
-    private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    paths.private(private.parent)
     key = Ed25519PrivateKey.generate()
     private.unlink(missing_ok=True)
     with os.fdopen(os.open(private, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:

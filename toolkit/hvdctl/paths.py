@@ -32,3 +32,11 @@ def cache() -> Path:
     """What can be made again: wheels, the provider mirror. $HVDCTL_CACHE, else the user's cache directory."""
     chosen = os.environ.get("HVDCTL_CACHE")
     return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("hvdctl")
+
+
+def private(folder: Path) -> Path:
+    """The folder, made where it is not there, with each parent that is missing for its owner only."""
+    if not folder.is_dir():
+        private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return folder

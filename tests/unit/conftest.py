@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fake_engine import FakeEngine
+from hvdctl import cli, inventory
+from hvdctl.cluster import Cluster, Node, write
+from hvdctl.spec import Spec
+
+FAKES = Path(__file__).parent / "fakes"
+IMAGE = "test/node:1"
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the user's is read or written, and no engine answers."""
+    monkeypatch.setenv("HVDCTL_HOME", str(tmp_path / "clusters"))
+    monkeypatch.setenv("HVDCTL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("NO_COLOR", "1")
+    for name in [name for name in os.environ if name.startswith(("TF_", "ANSIBLE_"))]:
+        monkeypatch.delenv(name)
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+Hvdctl = Callable[..., Result]
+
+
+@pytest.fixture
+def hvdctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Hvdctl:
+    """The command line as a user calls it, in a folder of its own: exit code, stdout and stderr."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    def call(*words: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["hvdctl", *words])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        told = capfd.readouterr()
+        code = left.value.code
+        return Result(code if isinstance(code, int) else 0, told.out, told.err)
+
+    return call
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
+    """A Docker engine with one image and nothing else."""
+    # Paths of sockets are short, those of pytest need not be.
+    folder = Path(tempfile.mkdtemp(prefix="hvd"))
+    made = FakeEngine(folder / "s")
+    monkeypatch.setenv("DOCKER_HOST", made.url)
+    yield made
+    made.close()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def on_path(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Puts a folder of programs before all others."""
+
+    def add(folder: Path) -> None:
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    return add
+
+
+@pytest.fixture
+def fake_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: Callable[[Path], None]) -> Path:
+    """ssh, rsync, iperf3 and hvd-agent that act on this folder in place of nodes."""
+    folder = tmp_path / "nodes"
+    folder.mkdir()
+    monkeypatch.setenv("FAKE_NODES", str(folder))
+    on_path(FAKES / "nodes")
+    return folder
+
+
+@pytest.fixture
+def fake_terraform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: Callable[[Path], None]) -> Path:
+    """A terraform that says what this folder's files hold."""
+    folder = tmp_path / "fake-terraform"
+    folder.mkdir()
+    monkeypatch.setenv("FAKE_TERRAFORM", str(folder))
+    on_path(FAKES / "terraform")
+    return folder
+
+
+def make_nodes(count: int, slots: int = 1) -> list[Node]:
+    return [
+        Node(
+            id=f"id{index}",
+            name=f"node{index}",
+            role="worker" if index else "head",
+            kind="container",
+            address=f"10.99.0.{index + 2}",
+            private_address=f"10.99.0.{index + 2}",
+            ssh_user="hvd",
+            ssh_port=2222,
+            ssh_proxy=None,
+            slots=slots,
+            gpus=0,
+        )
+        for index in range(count)
+    ]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """A cluster `demo` of two nodes of two slots, as `up` leaves its folder."""
+    made = Cluster("demo")
+    nodes = make_nodes(2, slots=2)
+    made.store_spec(Spec(name="demo", nodes=2, slots=2, image=IMAGE, net=10**9))
+    made.store_nodes(nodes)
+    made.complete("configure", 1.0, digest="d", ids=[node.id for node in nodes])
+    host_keys = {node.name: made.host_key(node.name).public for node in nodes}
+    write(made.known_hosts, inventory.known_hosts("demo", host_keys))
+    write(made.ssh_config, inventory.ssh_config("demo", nodes, made.key().private, made.known_hosts))
+    return made

@@ -1,0 +1,80 @@
+"""What the golden cases can't say: that the programs which read the files agree with them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from conftest import make_nodes
+from hvdctl import inventory, process
+from hvdctl.cluster import Cluster
+
+
+def test_ssh_reads_the_configuration_as_meant(cluster: Cluster) -> None:
+    told = process.capture([process.tool("ssh"), "-G", "-F", cluster.ssh_config, "node1"]).stdout
+    read = dict(line.split(" ", 1) for line in told.splitlines() if " " in line)
+    assert read["hostname"] == "10.99.0.3"
+    assert read["port"] == "2222"
+    assert read["user"] == "hvd"
+    assert read["hostkeyalias"] == "node1.demo.hvdctl"
+    assert read["stricthostkeychecking"] in {"true", "yes"}
+    assert read["passwordauthentication"] == "no"
+    assert read["userknownhostsfile"] == str(cluster.known_hosts)
+
+
+def test_a_home_with_a_space_is_read_by_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVDCTL_HOME", str(tmp_path / "my clusters"))
+    cluster = Cluster("demo")
+    text = inventory.ssh_config("demo", make_nodes(1), cluster.key().private, cluster.known_hosts)
+    cluster.ssh_config.write_text(text)
+    told = process.capture([process.tool("ssh"), "-G", "-F", cluster.ssh_config, "node0"]).stdout
+    assert f"identityfile {cluster.key().private}\n" in told
+
+
+def test_every_host_key_is_known_under_its_alias(cluster: Cluster) -> None:
+    for node in ("node0", "node1"):
+        argv = [process.tool("ssh-keygen"), "-F", inventory.alias("demo", node), "-f", cluster.known_hosts]
+        found = process.capture(argv).stdout
+        assert cluster.host_key(node).public in found
+
+
+def test_strict_checking_stays_on_for_this_machine_and_for_the_nodes() -> None:
+    nodes = make_nodes(3)
+    for text in (
+        inventory.ssh_config("demo", nodes, Path("key"), Path("known")),
+        inventory.node_ssh_config("demo", nodes),
+    ):
+        assert text.count("StrictHostKeyChecking yes") == 3
+        assert "StrictHostKeyChecking no" not in text
+
+
+def test_a_private_key_in_the_bundle_is_for_its_owner_only() -> None:
+    bundle = json.loads(inventory.bundle("demo", make_nodes(2), "PRIVATE", {}))
+    (holder,) = [file for file in bundle["files"] if "PRIVATE" in file["content"]]
+    assert holder["mode"] == "0600"
+
+
+@pytest.mark.parametrize("np", range(1, 13))
+def test_a_layout_places_every_rank_and_no_more_than_a_node_takes(np: int) -> None:
+    nodes = make_nodes(4, slots=3)
+    placed = inventory.layout(nodes, np)
+    assert sum(taken for _, taken in placed) == np
+    assert all(0 < taken <= 3 for _, taken in placed)
+    assert [name for name, _ in placed] == [node.name for node in nodes][: len(placed)]
+
+
+def test_ansible_reads_the_inventory(tmp_path: Path) -> None:
+    import sys
+
+    file = tmp_path / "hosts.yml"
+    file.write_text(json.dumps(inventory.inventory("demo", make_nodes(3), Path("/some where/config"))))
+    program = Path(sys.executable).parent / "ansible-inventory"
+    env = {**os.environ, "HOME": str(tmp_path), "ANSIBLE_HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}
+    done = process.capture([program, "-i", file, "--list"], env=env)
+    told = json.loads(done.stdout)
+    assert told["head"]["hosts"] == ["node0"]
+    assert told["workers"]["hosts"] == ["node1", "node2"]
+    assert told["containers"]["hosts"] == ["node0", "node1", "node2"]
+    assert told["_meta"]["hostvars"]["node1"]["ansible_ssh_common_args"] == '-F "/some where/config"'

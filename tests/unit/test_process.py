@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hvdctl import process
+from hvdctl.errors import ToolMissing
+
+
+def wait_for(what: Callable[[], object], seconds: float = 30) -> object:
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+    return found
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_missing_tool_is_named_with_its_package() -> None:
+    with pytest.raises(ToolMissing, match="no-such-tool is not on PATH") as missing:
+        process.tool("no-such-tool")
+    assert missing.value.exit_code == 4
+    assert "apt-get install no-such-tool" in missing.value.hint
+
+
+def test_words_are_never_read_by_a_shell(tmp_path: Path) -> None:
+    words = ["a b", "$HOME", "; touch x", "*", "--help"]
+    done = process.capture([sys.executable, "-c", "import sys; print(sys.argv[1:])", *words])
+    assert done.stdout.strip() == str(words)
+
+
+def test_lines_come_as_they_are_said_and_are_logged() -> None:
+    said: list[str] = []
+    log = io.StringIO()
+    code = process.lines(["sh", "-c", "echo one; echo two >&2; printf '\\377\\n'; exit 3"], said.append, log=log)
+    assert code == 3
+    assert said == ["one", "two", "�"]
+    assert log.getvalue() == "one\ntwo\n�\n"
+
+
+def test_the_child_is_ended_where_its_listener_fails() -> None:
+    seen: list[int] = []
+
+    def fail(line: str) -> None:
+        seen.append(int(line))
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        process.lines(["sh", "-c", "echo $$; exec sleep 600"], fail)
+    wait_for(lambda: not runs(seen[0]))
+
+
+@pytest.mark.skipif(not process.shutil.which("setpriv"), reason="setpriv ties children to their parent")
+def test_children_end_with_a_killed_hvdctl(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    script = f"from hvdctl import process; process.lines(['sh', '-c', 'echo $$ > {pid_file}; exec sleep 600'], print)"
+    parent = subprocess.Popen([sys.executable, "-c", script])
+    child = int(str(wait_for(lambda: pid_file.exists() and pid_file.read_text().strip())))
+    assert runs(child)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    wait_for(lambda: not runs(child))
+
+
+def test_gather_runs_side_by_side_and_keeps_the_order(tmp_path: Path) -> None:
+    # Each waits for the other's file: one after the other would never end.
+    meet = "touch {0}/{1}; until [ -e {0}/{2} ]; do sleep 0.02; done; echo {1}"
+    commands = [["sh", "-c", meet.format(tmp_path, a, b)] for a, b in (("x", "y"), ("y", "x"))]
+    assert [done.stdout for done in process.gather(commands, timeout=60)] == ["x\n", "y\n"]
+
+
+def test_gather_counts_silence_as_a_failure() -> None:
+    slow, good = process.gather([["sleep", "600"], ["true"]], timeout=0.5)
+    assert slow.returncode == 124
+    assert "no answer within" in slow.stderr
+    assert good.returncode == 0
+
+
+def test_gather_of_nothing() -> None:
+    assert process.gather([], timeout=1) == []
