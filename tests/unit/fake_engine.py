@@ -36,7 +36,7 @@ class FakeEngine:
         self._made = 0
         self._lock = threading.RLock()
         self._server = _server(socket, self)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
         self._server.shutdown()
@@ -97,7 +97,7 @@ class FakeEngine:
 
     def _image(self, name: str, **_: Any) -> Answer:
         if name not in self.images:
-            raise KeyError(name)
+            return 404, {"message": f"No such image: {name}"}
         return 200, {"Id": f"sha256:{name}", "RepoTags": [name]}
 
     def _find(self, key: str) -> dict[str, Any]:

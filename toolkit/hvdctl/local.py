@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from hvdctl import engine
 from hvdctl.errors import HvdctlError, UsageError
@@ -12,12 +14,31 @@ from hvdctl.progress import Step
 LABEL = "hvdctl.cluster"
 NAME_LABEL = "hvdctl.name"
 
+_Asked = ParamSpec("_Asked")
+_Answer = TypeVar("_Answer")
+
+
+def _plainly(ask: Callable[_Asked, _Answer]) -> Callable[_Asked, _Answer]:
+    """What the engine refuses, or that it is gone in the midst of a question, as an error of ours."""
+
+    @functools.wraps(ask)
+    def asked(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Answer:
+        from docker.errors import DockerException
+
+        try:
+            return ask(*args, **kwargs)
+        except (DockerException, OSError) as error:
+            raise engine.describe(error) from error
+
+    return asked
+
 
 def name_of(cluster: str, name: str) -> str:
     """The name in the engine of a cluster's thing."""
     return f"hvdctl-{cluster}-{name}"
 
 
+@_plainly
 def preflight(*, image: str, gpus: int, share: str) -> None:
     """Raise where this machine can't give what is asked."""
     client = engine.client()
@@ -39,16 +60,19 @@ def preflight(*, image: str, gpus: int, share: str) -> None:
         raise UsageError(f"share: there is no folder {share}", hint="create it, or use --share auto")
 
 
+@_plainly
 def observe(cluster: str) -> dict[str, str]:
     """The engine's word on each container of the cluster, by node name."""
     found = engine.client().containers.list(all=True, filters=_of(cluster))
     return {c.labels[NAME_LABEL]: str(c.status) for c in found if NAME_LABEL in c.labels}
 
 
+@_plainly
 def leftovers(cluster: str) -> list[str]:
     return [f"{kind} {thing.name}" for kind, thing in _things(cluster)]
 
 
+@_plainly
 def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
     from docker.errors import NotFound
 
@@ -65,6 +89,7 @@ def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
             continue
 
 
+@_plainly
 def clusters() -> list[str]:
     client = engine.client()
     things: list[Any] = [*client.containers.list(all=True, filters={"label": LABEL})]
@@ -80,6 +105,8 @@ def explain(error: Exception) -> str:
         return error.message
     if "address pools" in str(error):
         return "the engine has no free network left; `docker network prune` removes unused ones"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.strerror}: {error.filename}"
     told = engine.describe(error)
     return f"{told.message}; {told.hint}" if told.hint else told.message
 

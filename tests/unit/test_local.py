@@ -1,0 +1,78 @@
+"""The site `local`: what it finds by label, refuses and removes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import IMAGE
+from fake_engine import FakeEngine
+from hvdctl import engine as engine_module
+from hvdctl import local
+from hvdctl.errors import HvdctlError, ToolMissing, UsageError
+from hvdctl.progress import Silent
+
+
+@pytest.fixture
+def half_made(engine: FakeEngine) -> FakeEngine:
+    """What a killed `up` may leave of `demo`, beside another cluster and things of other programs."""
+    client = engine_module.client()
+    for cluster, label in (("demo", "hvdctl.cluster"), ("other", "hvdctl.cluster"), ("x", "unrelated")):
+        labels = {label: cluster, "hvdctl.name": "node0"}
+        client.networks.create(f"hvdctl-{cluster}-net", labels=labels)
+        client.volumes.create(f"hvdctl-{cluster}-share", labels=labels)
+        client.containers.create(IMAGE, name=f"hvdctl-{cluster}-node0", labels=labels)
+    # A helper of hvdctl's own that has no name in the cluster.
+    client.containers.create(IMAGE, name="helper", labels={"hvdctl.cluster": "demo"})
+    return engine
+
+
+def test_everything_with_the_label_is_found(half_made: FakeEngine) -> None:
+    assert sorted(local.leftovers("demo")) == [
+        "container helper",
+        "container hvdctl-demo-node0",
+        "network hvdctl-demo-net",
+        "volume hvdctl-demo-share",
+    ]
+    assert local.leftovers("dem") == []
+    assert local.clusters() == ["demo", "other"]
+    assert local.observe("demo") == {"node0": "created"}
+
+
+@pytest.mark.parametrize("keep_data", [True, False])
+def test_sweep_removes_this_cluster_and_nothing_else(half_made: FakeEngine, keep_data: bool) -> None:
+    local.sweep("demo", keep_data=keep_data, step=Silent())
+    assert local.leftovers("demo") == (["volume hvdctl-demo-share"] if keep_data else [])
+    assert len(local.leftovers("other")) == 3
+    assert "hvdctl-x-node0" in half_made.names("containers")
+
+
+def test_preflight_takes_what_the_machine_has(engine: FakeEngine, tmp_path: Path) -> None:
+    local.preflight(image=IMAGE, gpus=0, share="auto")
+    local.preflight(image=IMAGE, gpus=0, share=str(tmp_path))
+    engine.runtimes["nvidia"] = {}
+    local.preflight(image=IMAGE, gpus=2, share="auto")
+
+
+def test_preflight_refuses_what_it_has_not(engine: FakeEngine, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the engine has no image 'no/such:1'"):
+        local.preflight(image="no/such:1", gpus=0, share="auto")
+    with pytest.raises(UsageError, match="gpus: 2 asked, but the engine has no NVIDIA runtime"):
+        local.preflight(image=IMAGE, gpus=2, share="auto")
+    with pytest.raises(UsageError, match="share: there is no folder"):
+        local.preflight(image=IMAGE, gpus=0, share=str(tmp_path / "gone"))
+
+
+def test_without_an_engine_each_question_says_so() -> None:
+    for ask in (local.observe, local.leftovers, lambda _: local.clusters()):
+        with pytest.raises(ToolMissing, match="no Docker engine answers at unix://"):
+            ask("demo")
+
+
+def test_what_the_engine_refuses_is_told_in_its_words(half_made: FakeEngine) -> None:
+    half_made.refuses["DELETE /networks"] = "network hvdctl-demo-net has active endpoints"
+    with pytest.raises(HvdctlError, match="the Docker engine says: network hvdctl-demo-net has active endpoints"):
+        local.sweep("demo", keep_data=False, step=Silent())
+    half_made.refuses["GET /images"] = "invalid reference format"
+    with pytest.raises(HvdctlError, match="the Docker engine says: invalid reference format"):
+        local.preflight(image="BAD IMAGE", gpus=0, share="auto")
