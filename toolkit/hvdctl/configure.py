@@ -21,6 +21,7 @@ def play(cluster: Cluster, playbook: str, variables: dict[str, Any], on_event: C
     import ansible_runner
 
     problems: list[str] = []
+    changes = 0
     log_file = cluster.log("ansible")
     work = cluster.folder / "ansible"
     shutil.rmtree(work, ignore_errors=True)
@@ -29,6 +30,9 @@ def play(cluster: Cluster, playbook: str, variables: dict[str, Any], on_event: C
     with log_file.open("a", encoding="utf-8") as log:
 
         def take(event: dict[str, Any]) -> bool:
+            nonlocal changes
+            if event.get("event") == "playbook_on_stats":
+                changes = sum(event["event_data"].get("changed", {}).values())
             if event.get("stdout"):
                 log.write(event["stdout"] + "\n")
             if text := describe(event):
@@ -54,7 +58,7 @@ def play(cluster: Cluster, playbook: str, variables: dict[str, Any], on_event: C
     if runner.status != "successful":
         told = "; ".join(problems[:5]) or f"ansible-playbook ended with {runner.rc}"
         raise PhaseError(f"configuration failed: {told}", log=log_file)
-    return sum((runner.stats or {}).get("changed", {}).values())
+    return changes
 
 
 def describe(event: dict[str, Any]) -> str:

@@ -1,0 +1,104 @@
+"""The real playbooks through the real ansible-runner, on nodes that are this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hvdctl import configure, inventory
+from hvdctl.cluster import Cluster, write
+from hvdctl.errors import PhaseError
+
+needs_python = pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="the nodes' interpreter")
+
+
+def event(kind: str, **data: Any) -> dict[str, Any]:
+    return {"event": kind, "event_data": data}
+
+
+def test_a_task_is_told_by_its_name() -> None:
+    assert configure.describe(event("playbook_on_task_start", name="Check share", task="x")) == "Check share"
+    assert configure.describe(event("runner_on_ok", name="x")) == ""
+    assert configure.describe({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (event("runner_on_failed", host="node1", task="T", res={"msg": "no\n space"}), "node1 failed in 'T': no space"),
+        (event("runner_on_failed", host="node1", task="T", res={"stderr": "err"}), "node1 failed in 'T': err"),
+        (event("runner_on_failed", host="node1", task="T"), "node1 failed in 'T': no reason given"),
+        (
+            event("runner_on_unreachable", host="node2", task="T", res={"msg": "timed out"}),
+            "node2 can't be reached in 'T': timed out",
+        ),
+        (event("runner_on_failed", host="node1", task="T", ignore_errors=True, res={"msg": "x"}), ""),
+        (event("runner_on_ok", host="node1", task="T"), ""),
+    ],
+)
+def test_a_failure_names_host_task_and_reason(data: dict[str, Any], told: str) -> None:
+    assert configure.failure(data) == told
+
+
+@pytest.fixture
+def ready(cluster: Cluster, fake_nodes: Path) -> dict[str, Any]:
+    """The variables of a play on two nodes that answer well."""
+    hosts = inventory.inventory("demo", cluster.nodes(), cluster.ssh_config)
+    write(cluster.inventory, yaml.safe_dump(hosts, sort_keys=False))
+    write(cluster.ssh / "bundle.json", json.dumps({"files": [{"content": "THE PRIVATE KEY"}]}))
+    (fake_nodes / "apply.json").write_text('{"changed": true}')
+    (fake_nodes / "verify.json").write_text('{"ok": true, "problems": []}')
+    return {"node_bundle": str(cluster.ssh / "bundle.json"), "verify_nonce": "n1", "verify_rate": 10**9}
+
+
+@needs_python
+def test_every_node_is_given_its_files_and_verified(cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]) -> None:
+    told: list[str] = []
+    assert configure.play(cluster, "up.yml", ready, told.append) == 2
+    assert "node : Apply the cluster's keys, host names and hostfile" in told
+    for node in ("node0", "node1"):
+        assert "THE PRIVATE KEY" in (fake_nodes / f"apply.request.{node}").read_text()
+    head = json.loads((fake_nodes / "verify.request.node0").read_text())
+    worker = json.loads((fake_nodes / "verify.request.node1").read_text())
+    assert head == {
+        "share": "/shared",
+        "nonce": "n1",
+        "rate": 10**9,
+        "interface": "eth0",
+        "write": True,
+        "ssh": False,
+        "head": "node0",
+    }
+    assert worker == {**head, "write": False, "ssh": True}
+    log = cluster.log("ansible").read_text()
+    assert "PLAY RECAP" in log
+    assert "THE PRIVATE KEY" not in log, "no secret in a log"
+
+
+@needs_python
+def test_a_node_that_fails_is_named_with_its_reason_and_the_log(
+    cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]
+) -> None:
+    (fake_nodes / "verify.node1.json").write_text('{"ok": false, "problems": ["the share is not common"]}')
+    with pytest.raises(PhaseError) as failed:
+        configure.play(cluster, "up.yml", ready, lambda _: None)
+    assert "node1 failed in 'Check share, link and keys'" in failed.value.message
+    assert "the share is not common" in failed.value.message
+    assert "node0" not in failed.value.message
+    assert failed.value.log == cluster.log("ansible")
+
+
+@needs_python
+def test_a_node_that_can_not_be_reached_is_named(cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]) -> None:
+    (fake_nodes / "down").write_text("node1\n")
+    with pytest.raises(PhaseError, match="node1 can't be reached"):
+        configure.play(cluster, "up.yml", ready, lambda _: None)
+
+
+@needs_python
+def test_a_role_refuses_variables_of_the_wrong_kind(cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]) -> None:
+    with pytest.raises(PhaseError, match="verify_rate"):
+        configure.play(cluster, "verify.yml", {**ready, "verify_rate": "fast"}, lambda _: None)
