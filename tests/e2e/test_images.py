@@ -50,8 +50,8 @@ def start(client: DockerClient) -> Iterator[Callable[..., Container]]:
     """Starts containers like nodes, and removes them in the end."""
     started: list[Container] = []
 
-    def one(name: str, *command: str, **options: Any) -> Container:
-        container = client.containers.create(name, list(command), **{**UNPRIVILEGED, **options})
+    def one(image: str, /, *command: str, **options: Any) -> Container:
+        container = client.containers.create(image, list(command), **{**UNPRIVILEGED, **options})
         started.append(container)
         return container
 
@@ -209,16 +209,15 @@ def pair(
 ) -> Iterator[tuple[Container, Container]]:
     """Two containers on a network of their own, each with a server that measures throughput."""
     network = client.networks.create(f"hvdctl-test-{uuid.uuid4().hex[:8]}")
-    nodes = [
-        start(any_image, "-s", entrypoint="iperf3", network=network.name, name=f"{network.name}-{end}") for end in "ab"
-    ]
+    nodes: list[Container] = []
     try:
-        for node in nodes:
-            node.start()
+        for end in "ab":
+            options = {"entrypoint": "iperf3", "network": network.name, "name": f"{network.name}-{end}"}
+            nodes.append(start(any_image, "-s", **options))
+            nodes[-1].start()
         yield nodes[0], nodes[1]
     finally:
         for node in nodes:
-            node.kill()
             network.disconnect(node, force=True)
         network.remove()
 
