@@ -70,7 +70,7 @@ def test_every_node_is_given_its_files_and_verified(cluster: Cluster, fake_nodes
         "interface": "eth0",
         "write": True,
         "ssh": False,
-        "head": "node0",
+        "peers": ["node0", "node1"],
     }
     assert worker == {**head, "write": False, "ssh": True}
     log = cluster.log("ansible").read_text()

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+from conftest import IMAGE, Hvdctl
+from fake_engine import FakeEngine
+from hvdctl import checks
+from hvdctl.cluster import Cluster
+from hvdctl.spec import Spec
+from test_pipeline import stand
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def states(spec: Spec) -> dict[str, str]:
+    return {check.name: check.state for check in checks.run(spec)}
+
+
+def test_every_check_of_a_machine_without_an_engine(fake_terraform: Path, fake_nodes: Path) -> None:
+    found = {check.name: check for check in checks.run(Spec(name="demo", image=IMAGE))}
+    assert list(found) == ["terraform", "ssh", "rsync", "engine", "disk", "memory", "cores"]
+    assert found["engine"].state == "fail"
+    assert "no Docker engine answers" in found["engine"].detail
+    assert found["engine"].hint
+
+
+def test_a_missing_tool_fails_with_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = {check.name: check for check in checks.run(Spec())}
+    assert found["terraform"].state == found["ssh"].state == found["rsync"].state == "fail"
+    assert "apt-get install openssh-client" in found["ssh"].hint
+
+
+def test_more_ranks_than_cores_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks.os, "cpu_count", lambda: 4)
+    assert states(Spec(nodes=2, slots=2))["cores"] == "ok"
+    assert states(Spec(nodes=5))["cores"] == "warn"
+
+
+def test_a_full_disk_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100, 99, 2**30))
+    assert states(Spec())["disk"] == "fail"
+
+
+def test_a_missing_image_of_the_users_own_fails(engine: FakeEngine) -> None:
+    assert states(Spec(image=IMAGE))["image"] == "ok"
+    assert states(Spec(image="no/such:1"))["image"] == "fail"
+
+
+@pytest.fixture
+def whole(cluster: Cluster, engine: FakeEngine, fake_nodes: Path) -> Path:
+    """A cluster that stands, with nodes whose doctor is content and a share common to all."""
+    stand(engine, "node0", "node1")
+    (fake_nodes / "doctor.json").write_text('{"ok": true, "versions": {"horovod": "0.28.1"}}')
+    return fake_nodes
+
+
+def test_every_node_is_checked(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The fake nodes have no /shared: a folder takes its place.
+    monkeypatch.setattr(checks.jobs, "SHARE", whole)
+    found = {check.name: check for check in checks.run(Spec(name="demo", image=IMAGE))}
+    for name in ("cluster", "ssh to nodes", "horovod build", "share", "link node1"):
+        assert found[name].state == "ok", found[name]
+    assert "horovod 0.28.1" in found["horovod build"].detail
+    assert "957 Mbit/s of 1gbit/s asked" in found["link node1"].detail
+    assert list(whole.glob(".hvdctl-check*")) == [], "the mark is taken away"
+
+
+def test_a_silent_node_is_named(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks.links, "_SERVER_WAIT", 0)
+    (whole / "down").write_text("node1\n")
+    found = {check.name: check for check in checks.run(Spec(name="demo", image=IMAGE))}
+    assert found["ssh to nodes"].state == "fail"
+    assert "node1" in found["ssh to nodes"].detail
+
+
+def test_a_bad_build_is_named(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks.jobs, "SHARE", whole)
+    (whole / "doctor.node1.json").write_text('{"ok": false, "problems": ["no Gloo"]}')
+    found = {check.name: check for check in checks.run(Spec(name="demo", image=IMAGE))}
+    assert found["horovod build"].state == "fail"
+    assert "node1 (no Gloo)" in found["horovod build"].detail
+
+
+def test_a_lost_node_fails_the_cluster(whole: Path, engine: FakeEngine) -> None:
+    engine.container("hvdctl-demo-node1")["State"]["Status"] = "exited"
+    found = {check.name: check for check in checks.run(Spec(name="demo", image=IMAGE))}
+    assert (found["cluster"].state, found["cluster"].detail) == ("fail", "lost nodes: node1")
+
+
+def test_the_command_gives_json_and_an_exit_code(hvdctl: Hvdctl) -> None:
+    result = hvdctl("check", "--json")
+    told = json.loads(result.out)
+    assert (result.code, told["ok"]) == (1, False)
+    assert {"name", "state", "detail", "hint"} == set(told["checks"][0])
+    assert "✗ engine" in hvdctl("check").out

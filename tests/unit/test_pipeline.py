@@ -1,0 +1,185 @@
+"""The whole line: real Terraform, provider and files; a small engine. test_configure.py has the playbooks."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import IMAGE, Hvdctl
+from fake_engine import FakeEngine
+from hvdctl import configure, pipeline, ssh
+from hvdctl import engine as engine_module
+from hvdctl.cluster import Cluster
+from hvdctl.errors import PhaseError, UsageError
+from hvdctl.progress import Silent
+from hvdctl.spec import Spec
+
+real = pytest.mark.skipif(shutil.which("terraform") is None, reason="Terraform is not on PATH")
+
+
+def stand(engine: FakeEngine, *nodes: str, cluster: str = "demo") -> None:
+    """Containers of a cluster that run."""
+    client = engine_module.client()
+    for node in nodes:
+        labels = {"hvdctl.cluster": cluster, "hvdctl.name": node}
+        client.containers.create(IMAGE, name=f"hvdctl-{cluster}-{node}", labels=labels).start()
+
+
+@pytest.fixture
+def site(engine: FakeEngine, fake_nodes: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    """Nodes that are well as soon as the engine has made them; `unfit` names those that can't be configured."""
+    monkeypatch.setattr(ssh, "wait", lambda nodes, seconds=60: None)
+
+    def play(cluster: Cluster, playbook: str, variables: dict[str, Any], on_event: Any) -> int:
+        hosts = yaml.safe_load(cluster.inventory.read_text())["all"]["hosts"]
+        with (fake_nodes / "plays").open("a") as plays:
+            plays.write(f"{playbook} {' '.join(hosts)}\n")
+        if (fake_nodes / "unfit").exists():
+            raise PhaseError(f"configuration failed: {(fake_nodes / 'unfit').read_text()} failed")
+        assert json.loads(Path(variables["node_bundle"]).read_text())["files"]
+        return len(hosts)
+
+    monkeypatch.setattr(configure, "play", play)
+    (fake_nodes / "list.json").write_text("[]")
+    return engine
+
+
+def spec(**keys: Any) -> Spec:
+    return Spec(name="demo", image=IMAGE, **keys)
+
+
+def ids(engine: FakeEngine) -> dict[str, str]:
+    return {name: engine.container(name)["Id"] for name in engine.names("containers")}
+
+
+@real
+def test_up_again_heal_scale_and_down(hvdctl: Hvdctl, site: FakeEngine, fake_nodes: Path) -> None:
+    words = ["up", "--name", "demo", "--image", IMAGE, "--nodes", "2", "--net", "1g"]
+    made = hvdctl(*words, "--json")
+    assert made.code == 0, made.err
+    report = json.loads(made.out)
+    assert [node["name"] for node in report["nodes"]] == ["node0", "node1"]
+    assert report["link"]["bits"] == 957e6
+    assert (fake_nodes / "plays").read_text() == "up.yml node0 node1\n"
+    first = ids(site)
+
+    # Nothing to do: nothing is touched, nothing is configured or measured again.
+    (fake_nodes / "ssh.log").unlink()
+    (fake_nodes / "plays").unlink()
+    again = hvdctl(*words)
+    assert "2 nodes, 2 slots (no change)" in again.out
+    assert not (fake_nodes / "ssh.log").exists()
+    assert not (fake_nodes / "plays").exists()
+    assert ids(site) == first
+    assert json.loads(hvdctl("status", "--name", "demo", "--json").out)["state"] == "up"
+
+    # A node killed behind its back is lost, then made anew alone.
+    site.container("hvdctl-demo-node1")["State"]["Status"] = "exited"
+    lost = hvdctl("status", "--name", "demo")
+    assert (lost.code, "lost: node1" in lost.err) == (1, True)
+    assert hvdctl("up", "--name", "demo").code == 0
+    healed = ids(site)
+    assert [name for name in first if healed[name] != first[name]] == ["hvdctl-demo-node1"]
+
+    # The spec is remembered: scale changes the number alone.
+    assert hvdctl("scale", "--name", "demo", "--nodes", "3", "-y").code == 0
+    assert len(ids(site)) == 3
+    assert {name: ids(site)[name] for name in healed} == healed
+    assert Cluster("demo").spec().net == 10**9
+    assert (fake_nodes / "plays").read_text() == "up.yml node0 node1\nup.yml node0 node1 node2\n"
+    assert "demo" in hvdctl("list").out
+
+    # The share is kept where that is asked.
+    kept = hvdctl("down", "--name", "demo", "-y", "--keep-data")
+    assert "is down: 0 left; kept: volume hvdctl-demo-share" in kept.out
+    assert (site.names("containers"), site.names("networks")) == ([], [])
+    assert site.names("volumes") == ["hvdctl-demo-share"]
+    assert not Cluster("demo").folder.exists()
+
+
+@real
+def test_a_plan_changes_nothing_and_leaves_nothing(hvdctl: Hvdctl, engine: FakeEngine) -> None:
+    result = hvdctl("plan", "--name", "demo", "--image", IMAGE, "--nodes", "2")
+    assert result.code == 0, result.err
+    assert "+ hvd_container_node.node[1]  (create)" in result.out
+    assert "4 to create" in result.out
+    assert (engine.containers, engine.networks, engine.volumes) == ({}, {}, {})
+    assert not Cluster("demo").folder.exists()
+
+
+@real
+def test_a_failed_configuration_is_gone_on_with(site: FakeEngine, fake_nodes: Path) -> None:
+    (fake_nodes / "unfit").write_text("node1")
+    with pytest.raises(PhaseError, match="node1 failed"):
+        pipeline.up(spec(), Silent())
+    assert pipeline.status("demo")["state"] == "half-made"
+    first = ids(site)
+    (fake_nodes / "unfit").unlink()
+    report = pipeline.up(spec(), Silent())
+    assert report.configured
+    assert (report.changes, ids(site)) == ({}, first)
+    assert pipeline.status("demo")["state"] == "up"
+
+
+def test_a_half_made_cluster_is_cleared_from_its_label(cluster: Cluster, site: FakeEngine) -> None:
+    """Containers that Terraform never heard of, as a kill leaves them."""
+    stand(site, "node0", "node7")
+    stand(site, "node0", cluster="other")
+    removed = pipeline.down("demo", Silent())
+    assert removed.left == []
+    assert site.names("containers") == ["hvdctl-other-node0"]
+    assert not cluster.exists
+
+
+@pytest.mark.parametrize("name", ["spec.json", "nodes.json", "terraform/terraform.tfstate"])
+def test_force_clears_a_cluster_whose_files_are_corrupt(cluster: Cluster, site: FakeEngine, name: str) -> None:
+    stand(site, "node0", "node1")
+    (cluster.folder / name).parent.mkdir(exist_ok=True)
+    (cluster.folder / name).write_text("{")
+    assert pipeline.down("demo", Silent(), force=True).left == []
+    assert site.containers == {}
+    assert not cluster.folder.exists()
+
+
+def test_what_can_not_be_removed_is_named_and_the_cluster_stays_known(
+    hvdctl: Hvdctl, cluster: Cluster, site: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hvdctl import local
+
+    stand(site, "node0")
+    monkeypatch.setattr(local, "sweep", lambda name, *, keep_data, step: None)
+    result = hvdctl("down", "--name", "demo", "-y")
+    assert result.code == 1
+    assert "still there: container hvdctl-demo-node0" in result.err
+    assert cluster.exists
+
+
+def test_runs_outlive_the_cluster(cluster: Cluster, site: FakeEngine) -> None:
+    (cluster.runs / "1").mkdir(parents=True)
+    (cluster.runs / "1" / "run.json").write_text("{}")
+    pipeline.down("demo", Silent())
+    assert (cluster.runs / "1" / "run.json").exists()
+    assert not cluster.exists
+    assert not cluster.ssh.exists(), "no key is left"
+
+
+def test_down_of_what_only_the_engine_knows_names_the_way(engine: FakeEngine) -> None:
+    stand(engine, "node0", cluster="orphan")
+    with pytest.raises(UsageError, match="something carries its label") as refused:
+        pipeline.down("orphan", Silent())
+    assert "hvdctl down --name orphan --force" in refused.value.hint
+    assert {"cluster": "orphan", "state": "unknown here", "provider": "local"} in pipeline.list_clusters()
+    with pytest.raises(UsageError, match="there is no cluster 'gone'"):
+        pipeline.down("gone", Silent())
+
+
+def test_a_list_is_not_stopped_by_one_corrupt_cluster(cluster: Cluster, engine: FakeEngine) -> None:
+    Cluster("alpha").store_spec(Spec(name="alpha", nodes=4))
+    (cluster.folder / "spec.json").write_text("{")
+    rows = {row["cluster"]: row["state"] for row in pipeline.list_clusters()}
+    assert rows["alpha"] == "half-made"
+    assert rows["demo"].startswith("unreadable: ")
