@@ -5,17 +5,16 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from fake_engine import FakeEngine
 from hvdctl import cli, inventory
-from hvdctl.cluster import Cluster, Node, write
+from hvdctl.cluster import Cluster, write
 from hvdctl.spec import Spec
+from support import IMAGE, Hvdctl, Result, make_nodes
 
 FAKES = Path(__file__).parent / "fakes"
-IMAGE = "test/node:1"
 
 
 @pytest.fixture(autouse=True)
@@ -28,16 +27,6 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     for name in [name for name in os.environ if name.startswith(("TF_", "ANSIBLE_"))]:
         monkeypatch.delenv(name)
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-Hvdctl = Callable[..., Result]
 
 
 @pytest.fixture
@@ -99,25 +88,6 @@ def fake_terraform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: Cal
     monkeypatch.setenv("FAKE_TERRAFORM", str(folder))
     on_path(FAKES / "terraform")
     return folder
-
-
-def make_nodes(count: int, slots: int = 1) -> list[Node]:
-    return [
-        Node(
-            id=f"id{index}",
-            name=f"node{index}",
-            role="worker" if index else "head",
-            kind="container",
-            address=f"10.99.0.{index + 2}",
-            private_address=f"10.99.0.{index + 2}",
-            ssh_user="hvd",
-            ssh_port=2222,
-            ssh_proxy=None,
-            slots=slots,
-            gpus=0,
-        )
-        for index in range(count)
-    ]
 
 
 @pytest.fixture

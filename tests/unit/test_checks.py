@@ -6,12 +6,11 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
-from conftest import IMAGE, Hvdctl
 from fake_engine import FakeEngine
 from hvdctl import checks
 from hvdctl.cluster import Cluster
 from hvdctl.spec import Spec
-from test_pipeline import stand
+from support import IMAGE, Hvdctl, stand
 
 Usage = namedtuple("Usage", "total used free")
 

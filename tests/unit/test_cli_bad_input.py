@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Hvdctl
 from hvdctl.cluster import Cluster
+from support import Hvdctl
 
 LONG = "x" * 200
 

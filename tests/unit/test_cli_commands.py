@@ -12,13 +12,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Hvdctl
 from fake_engine import FakeEngine
 from hvdctl import __version__
 from hvdctl.cluster import Cluster
-from test_cluster import hold
-from test_jobs import RECORD, answer, keep
-from test_process import wait_for
+from support import RECORD, Hvdctl, answer, hold, keep, wait_for
 
 
 def test_version(hvdctl: Hvdctl) -> None:
@@ -67,7 +64,7 @@ def test_schema_is_json(hvdctl: Hvdctl) -> None:
 def test_a_second_process_is_refused_and_the_holder_named(
     hvdctl: Hvdctl, cluster: Cluster, engine: FakeEngine, tmp_path: Path, words: list[str]
 ) -> None:
-    holder = hold(tmp_path)
+    holder = hold()
     try:
         result = hvdctl(words[0], "--name", "demo", *words[1:])
     finally:

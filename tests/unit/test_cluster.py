@@ -9,32 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import make_nodes
 from hvdctl.cluster import Cluster, Node, digest, known, write
 from hvdctl.errors import LockedError, UsageError
 from hvdctl.spec import Spec
-from test_process import wait_for
+from support import hold, make_nodes, wait_for
 
 
 def mode(path: Path) -> str:
     return oct(stat.S_IMODE(path.stat().st_mode))
-
-
-def hold(tmp_path: Path, name: str = "demo") -> subprocess.Popen[str]:
-    """Another process that has the cluster."""
-    script = (
-        "import sys\n"
-        "from hvdctl.cluster import Cluster\n"
-        f"with Cluster({name!r}).locked('up --nodes 10'):\n"
-        "    print('held', flush=True)\n"
-        "    sys.stdin.read()\n"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    return holder
 
 
 def test_looking_at_a_cluster_creates_nothing(tmp_path: Path) -> None:
@@ -104,7 +86,7 @@ def test_the_spec_of_another_cluster_is_not_taken_for_its_own(cluster: Cluster) 
 
 
 def test_a_second_process_is_refused_and_the_holder_named(tmp_path: Path) -> None:
-    holder = hold(tmp_path)
+    holder = hold()
     with pytest.raises(LockedError) as refused, Cluster("demo").locked("down"):
         raise AssertionError("two processes hold one cluster")
     assert refused.value.exit_code == 3
@@ -117,7 +99,7 @@ def test_a_second_process_is_refused_and_the_holder_named(tmp_path: Path) -> Non
 
 
 def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
-    holder = hold(tmp_path)
+    holder = hold()
     holder.send_signal(signal.SIGKILL)
     holder.communicate()
     with Cluster("demo").locked("up"):
@@ -126,7 +108,7 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"pid": 1, "command": "up", "since": "x"}'])
 def test_a_holder_that_left_no_readable_name_still_holds(tmp_path: Path, text: str) -> None:
-    holder = hold(tmp_path)
+    holder = hold()
     (Cluster("demo").folder / "lock").write_text(text)
     with pytest.raises(LockedError, match="held by another hvdctl"), Cluster("demo").locked("down"):
         pass

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import make_nodes
 from hvdctl import inventory, process
 from hvdctl.cluster import Cluster
+from support import make_nodes
 
 
 def test_ssh_reads_the_configuration_as_meant(cluster: Cluster) -> None:

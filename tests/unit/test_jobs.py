@@ -5,25 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_nodes
 from hvdctl import jobs
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError, JobFailed, UsageError
 from hvdctl.spec import Spec
-
-RECORD = {"id": 3, "state": "succeeded", "np": 4, "launcher": "horovod", "exit_code": 0, "user_command": "x"}
-
-
-def answer(nodes: Path, verb: str, data: object, code: int = 0) -> None:
-    (nodes / f"{verb}.json").write_text(json.dumps(data))
-    (nodes / f"{verb}.code").write_text(str(code))
-
-
-def keep(cluster: Cluster, run: int, **facts: Any) -> Path:
-    folder = cluster.runs / str(run)
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({**RECORD, "id": run, **facts}))
-    return folder
+from support import RECORD, answer, keep, make_nodes
 
 
 @pytest.mark.parametrize("np", [0, -1, 5])

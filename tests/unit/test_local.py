@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import IMAGE
 from fake_engine import FakeEngine
 from hvdctl import engine as engine_module
 from hvdctl import local
 from hvdctl.errors import HvdctlError, ToolMissing, UsageError
 from hvdctl.progress import Silent
+from support import IMAGE
 
 
 @pytest.fixture

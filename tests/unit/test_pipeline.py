@@ -9,24 +9,15 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import IMAGE, Hvdctl
 from fake_engine import FakeEngine
 from hvdctl import configure, pipeline, ssh
-from hvdctl import engine as engine_module
 from hvdctl.cluster import Cluster
 from hvdctl.errors import PhaseError, UsageError
 from hvdctl.progress import Silent
 from hvdctl.spec import Spec
+from support import IMAGE, Hvdctl, stand
 
 real = pytest.mark.skipif(shutil.which("terraform") is None, reason="Terraform is not on PATH")
-
-
-def stand(engine: FakeEngine, *nodes: str, cluster: str = "demo") -> None:
-    """Containers of a cluster that run."""
-    client = engine_module.client()
-    for node in nodes:
-        labels = {"hvdctl.cluster": cluster, "hvdctl.name": node}
-        client.containers.create(IMAGE, name=f"hvdctl-{cluster}-{node}", labels=labels).start()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hvdctl import plugin
 from hvdctl.errors import PhaseError
-from test_process import runs, wait_for
+from support import runs, wait_for
 
 
 def test_the_mirror_holds_a_program_where_terraform_looks(tmp_path: Path) -> None:

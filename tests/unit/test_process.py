@@ -5,28 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hvdctl import process
 from hvdctl.errors import ToolMissing
-
-
-def wait_for(what: Callable[[], object], seconds: float = 30) -> object:
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-    return found
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+from support import runs, wait_for
 
 
 def test_a_missing_tool_is_named_with_its_package() -> None:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import make_nodes
 from hvdctl import ssh
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.spec import Spec
+from support import make_nodes
 
 
 @pytest.fixture

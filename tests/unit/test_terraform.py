@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import IMAGE
 from fake_engine import FakeEngine
 from hvdctl import pipeline, plugin, terraform
 from hvdctl.cluster import Cluster
 from hvdctl.errors import PhaseError, ToolMissing, UsageError
 from hvdctl.spec import Spec
 from hvdctl.terraform import Terraform
+from support import IMAGE
 
 real = pytest.mark.skipif(shutil.which("terraform") is None, reason="Terraform is not on PATH")
 

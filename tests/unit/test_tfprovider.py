@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import IMAGE
 from fake_engine import FakeEngine
 from hvdctl.tfprovider import link
 from hvdctl.tfprovider.network import HvdNetwork
 from hvdctl.tfprovider.node import HvdContainerNode
 from hvdctl.tfprovider.provider import HvdProvider
 from hvdctl.tfprovider.volume import HvdVolume
+from support import IMAGE
 from tf.iface import CreateContext, DeleteContext, ImportContext, ReadContext, UpdateContext
 from tf.utils import Diagnostics
 

@@ -1,0 +1,132 @@
+"""Every provider obeys the one contract."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hvdctl import plugin
+from hvdctl.cluster import Node
+from hvdctl.pipeline import variables
+from hvdctl.providers import REGISTRY, Site
+from hvdctl.spec import Spec
+
+INFRA = Path(__file__).parents[2] / "infra"
+CONTRACT = INFRA / "contract"
+PROVIDERS = sorted(folder.name for folder in INFRA.iterdir() if folder.is_dir() and folder != CONTRACT)
+
+needs_terraform = pytest.mark.skipif(shutil.which("terraform") is None, reason="Terraform is not on PATH")
+each = pytest.mark.parametrize("name", PROVIDERS)
+
+
+def declared(kind: str, text: str) -> set[str]:
+    return set(re.findall(rf'^{kind} "(\w+)"', text, re.MULTILINE))
+
+
+def test_the_registry_and_the_folders_agree() -> None:
+    assert sorted(REGISTRY) == PROVIDERS
+
+
+@each
+@pytest.mark.parametrize("file", ["variables.tf", "outputs.tf"])
+def test_the_contract_is_linked_not_copied(name: str, file: str) -> None:
+    linked = INFRA / name / file
+    assert linked.is_symlink()
+    assert str(linked.readlink()) == f"../contract/{file}"
+
+
+@each
+def test_a_provider_adds_only_its_options(name: str) -> None:
+    own = [file for file in (INFRA / name).glob("*.tf") if not file.is_symlink()]
+    text = "\n".join(file.read_text() for file in own)
+    assert declared("variable", text) <= {"options"}
+    assert declared("output", text) == set()
+    assert "required_version" in text
+    assert {"main.tf", "versions.tf"} <= {file.name for file in own}
+
+
+def test_every_variable_is_typed_and_described() -> None:
+    blocks = re.split(r"^variable ", (CONTRACT / "variables.tf").read_text(), flags=re.MULTILINE)[1:]
+    assert blocks
+    for block in blocks:
+        name = block.split('"')[1]
+        assert re.search(r"^  type +=", block, re.MULTILINE), name
+        assert re.search(r"^  description +=", block, re.MULTILINE), name
+        for message in re.findall(r'error_message = "(.*)"', block):
+            assert message.startswith(f"{name}: "), message
+
+
+def test_what_hvdctl_gives_is_what_the_contract_takes() -> None:
+    given = variables(Spec(), image="x", public_key="k", host_keys={})
+    assert set(given) == declared("variable", (CONTRACT / "variables.tf").read_text())
+
+
+def test_what_the_contract_gives_is_what_a_node_has() -> None:
+    named = re.findall(r"^    (\w+) +=", (CONTRACT / "outputs.tf").read_text(), re.MULTILINE)
+    wanted = [field.name for field in fields(Node)]
+    assert [name for name in named if name in wanted] == wanted
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_every_site_answers_every_question(name: str) -> None:
+    site = importlib.import_module(REGISTRY[name].module)
+    asked = [question for question in vars(Site) if not question.startswith("_")]
+    assert asked
+    for question in asked:
+        assert callable(getattr(site, question, None)), question
+    assert REGISTRY[name].summary
+
+
+@needs_terraform
+def test_the_files_are_formatted() -> None:
+    done = subprocess.run(
+        ["terraform", "fmt", "-check", "-recursive", "-diff", INFRA], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_terraform
+@each
+def test_terraform_validates_it(name: str, tmp_path: Path) -> None:
+    """From our own mirror, as a user's Terraform would start the provider; no registry is asked."""
+    if "hvdctl.local/hvdctl/hvd" not in (INFRA / name / "versions.tf").read_text():
+        pytest.skip("its providers come from a registry")
+    module = tmp_path / "module"
+    shutil.copytree(INFRA / name, module)
+    (tmp_path / "terraform.rc").write_text(plugin.cli_config())
+    env = {**os.environ, "TF_CLI_CONFIG_FILE": str(tmp_path / "terraform.rc"), "HVDCTL_PYTHON": sys.executable}
+    env |= {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1"}
+    for command in (["init", "-backend=false", "-no-color"], ["validate", "-no-color"]):
+        done = subprocess.run(["terraform", *command], cwd=module, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_terraform
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("cluster", '"Big Name"', "cluster: use 1 to 32 lower-case letters"),
+        ("nodes", "0", "nodes: write a whole number from 1"),
+        ("slots", "1.5", "slots: write a whole number from 1"),
+        ("gpus", "-1", "gpus: write a whole number from 0"),
+        ("rate", "0", "rate: write bits per second"),
+        ("share", '"here"', "share: write auto or an absolute path"),
+    ],
+)
+def test_the_contract_refuses_bad_values_by_name(tmp_path: Path, variable: str, value: str, told: str) -> None:
+    shutil.copyfile(CONTRACT / "variables.tf", tmp_path / "variables.tf")
+    given = {"cluster": '"demo"', "nodes": "1", "image": '"x"', "ssh_public_key": '"k"', "ssh_host_keys": "{}"}
+    given[variable] = value
+    (tmp_path / "terraform.tfvars").write_text("".join(f"{name} = {text}\n" for name, text in given.items()))
+    done = subprocess.run(
+        ["terraform", "plan", "-no-color", "-input=false"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert told in " ".join(done.stderr.replace("│", " ").split())

@@ -1,0 +1,103 @@
+"""What several test modules share."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fake_engine import FakeEngine
+from hvdctl import engine as engine_module
+from hvdctl.cluster import Cluster, Node
+
+IMAGE = "test/node:1"
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+Hvdctl = Callable[..., Result]
+
+
+def make_nodes(count: int, slots: int = 1) -> list[Node]:
+    return [
+        Node(
+            id=f"id{index}",
+            name=f"node{index}",
+            role="worker" if index else "head",
+            kind="container",
+            address=f"10.99.0.{index + 2}",
+            private_address=f"10.99.0.{index + 2}",
+            ssh_user="hvd",
+            ssh_port=2222,
+            ssh_proxy=None,
+            slots=slots,
+            gpus=0,
+        )
+        for index in range(count)
+    ]
+
+
+def wait_for(what: Callable[[], object], seconds: float = 30) -> object:
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+    return found
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def hold(name: str = "demo") -> subprocess.Popen[str]:
+    """Another process that has the cluster."""
+    script = (
+        "import sys\n"
+        "from hvdctl.cluster import Cluster\n"
+        f"with Cluster({name!r}).locked('up --nodes 10'):\n"
+        "    print('held', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    return holder
+
+
+RECORD = {"id": 3, "state": "succeeded", "np": 4, "launcher": "horovod", "exit_code": 0, "user_command": "x"}
+
+
+def answer(nodes: Path, verb: str, data: object, code: int = 0) -> None:
+    (nodes / f"{verb}.json").write_text(json.dumps(data))
+    (nodes / f"{verb}.code").write_text(str(code))
+
+
+def keep(cluster: Cluster, run: int, **facts: Any) -> Path:
+    folder = cluster.runs / str(run)
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({**RECORD, "id": run, **facts}))
+    return folder
+
+
+def stand(engine: FakeEngine, *nodes: str, cluster: str = "demo") -> None:
+    """Containers of a cluster that run."""
+    client = engine_module.client()
+    for node in nodes:
+        labels = {"hvdctl.cluster": cluster, "hvdctl.name": node}
+        client.containers.create(IMAGE, name=f"hvdctl-{cluster}-{node}", labels=labels).start()
