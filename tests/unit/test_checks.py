@@ -65,7 +65,7 @@ def test_every_node_is_checked(whole: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("cluster", "ssh to nodes", "horovod build", "share", "link node1"):
         assert found[name].state == "ok", found[name]
     assert "horovod 0.28.1" in found["horovod build"].detail
-    assert "957 Mbit/s of 1gbit/s asked" in found["link node1"].detail
+    assert "957 Mbit/s of 1 Gbit/s asked" in found["link node1"].detail
     assert list(whole.glob(".hvdctl-check*")) == [], "the mark is taken away"
 
 

@@ -84,7 +84,7 @@ def test_a_node_that_fails_is_named_with_its_reason_and_the_log(
 ) -> None:
     (fake_nodes / "verify.node1.json").write_text('{"ok": false, "problems": ["the share is not common"]}')
     with pytest.raises(PhaseError) as failed:
-        configure.play(cluster, "up.yml", ready, lambda _: None)
+        configure.play(cluster, "verify.yml", ready, lambda _: None)
     assert "node1 failed in 'Check share, link and keys'" in failed.value.message
     assert "the share is not common" in failed.value.message
     assert "node0" not in failed.value.message
@@ -95,7 +95,7 @@ def test_a_node_that_fails_is_named_with_its_reason_and_the_log(
 def test_a_node_that_can_not_be_reached_is_named(cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]) -> None:
     (fake_nodes / "down").write_text("node1\n")
     with pytest.raises(PhaseError, match="node1 can't be reached"):
-        configure.play(cluster, "up.yml", ready, lambda _: None)
+        configure.play(cluster, "site.yml", ready, lambda _: None)
 
 
 @needs_python

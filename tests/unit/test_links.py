@@ -42,8 +42,8 @@ def test_a_node_that_is_down_is_named(cluster: Cluster, fake_nodes: Path) -> Non
     ("bits", "asked", "short", "told"),
     [
         (9.56e9, None, False, "a to b: 9.56 Gbit/s, not limited"),
-        (957e6, 10**9, False, "a to b: 957 Mbit/s of 1gbit/s asked"),
-        (850e6, 10**9, False, "a to b: 850 Mbit/s of 1gbit/s asked"),
+        (957e6, 10**9, False, "a to b: 957 Mbit/s of 1 Gbit/s asked"),
+        (850e6, 10**9, False, "a to b: 850 Mbit/s of 1 Gbit/s asked"),
         (6.1e9, 10**10, True, "their CPUs are the limit"),
         (50e6, 10**8, True, "other work may use the machine"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ def play(cluster: Cluster, playbook: str, variables: dict[str, Any], on_event: C
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(mode=0o700, parents=True)
 
-    with log_file.open("a", encoding="utf-8") as log:
+    # A socket's path must be short, that of a cluster's folder need not be.
+    with log_file.open("a", encoding="utf-8") as log, tempfile.TemporaryDirectory(prefix="hvdctl-") as sockets:
 
         def take(event: dict[str, Any]) -> bool:
             nonlocal changes
@@ -47,7 +49,7 @@ def play(cluster: Cluster, playbook: str, variables: dict[str, Any], on_event: C
             playbook=playbook,
             inventory=str(cluster.inventory),
             extravars=variables,
-            envvars=_environment(work),
+            envvars=_environment(work, sockets),
             event_handler=take,
             quiet=True,
             suppress_env_files=True,
@@ -82,14 +84,14 @@ def failure(event: dict[str, Any]) -> str:
     return f"{data.get('host')} {_FAILED[event['event']]} in {data.get('task')!r}: {reason}"
 
 
-def _environment(work: Path) -> dict[str, str]:
+def _environment(work: Path, sockets: str) -> dict[str, str]:
     # ansible-playbook lies beside the interpreter, which need not be on PATH.
     search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return {
         "PATH": search,
         "ANSIBLE_CONFIG": str(paths.asset("playbooks", "ansible.cfg")),
         "ANSIBLE_HOME": str(work / "home"),
-        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(work / "cp"),
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets,
         "ANSIBLE_ROLES_PATH": str(paths.asset("playbooks", "roles")),
         "LC_ALL": "C.UTF-8",
     }

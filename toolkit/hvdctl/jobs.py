@@ -127,8 +127,8 @@ def follow(
                 if interrupts() > 1:
                     return None
                 if interrupts() and canceller is None:
-                    say(f"stopping every rank of run {run} (Ctrl-C again leaves that to the head)")
                     canceller = _start_cancel(cluster, head, run)
+                    say(f"stopping every rank of run {run} (Ctrl-C again leaves that to the head)")
                 if not select.select([output], [], [], 0.1)[0]:
                     continue
                 data = os.read(output.fileno(), 1 << 16)
@@ -264,6 +264,7 @@ def remote_dir(local: Path) -> str:
 def _start_cancel(cluster: Cluster, head: str, run: int) -> subprocess.Popen[Any]:
     return process.start(
         ssh.argv(cluster, head, ["hvd-agent", "cancel", str(run)]),
+        outlive=True,  # a second Ctrl-C ends us, not the word to the head
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

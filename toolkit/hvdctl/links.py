@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from hvdctl import process, ssh
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError
-from hvdctl.spec import format_rate
 
 # Below this share of the asked rate a link counts as short of it; headers alone take 4 to 6 percent.
 ENOUGH = 0.85
-_PORT = 5201
+_PORTS = range(20000, 30000)
 _SERVER_WAIT = 15
 
 
@@ -35,7 +36,7 @@ class Measured:
         told = f"{self.source} to {self.target}: {shown(self.bits)}"
         if self.asked is None:
             return f"{told}, not limited"
-        told += f" of {format_rate(self.asked)}bit/s asked"
+        told += f" of {shown(self.asked)} asked"
         if self.short:
             told += "; the nodes can't reach it now: "
             told += "their CPUs are the limit" if self.asked >= 10**9 else "other work may use the machine"
@@ -44,7 +45,9 @@ class Measured:
 
 def measure(cluster: Cluster, source: str, target: str, asked: int | None, seconds: float = 1.0) -> Measured:
     """Send from one node to another as fast as one connection can."""
-    server = ["iperf3", "--server", "--one-off", "--port", str(_PORT), "--idle-timeout", str(_SERVER_WAIT)]
+    # Any one that no job is likely to use; both sides must agree on it beforehand.
+    port = str(random.choice(_PORTS))  # noqa: S311 - not a secret
+    server = ["iperf3", "--server", "--one-off", "--port", port, "--idle-timeout", str(_SERVER_WAIT)]
     listening = process.start(
         ssh.argv(cluster, target, server),
         stdin=subprocess.DEVNULL,
@@ -52,16 +55,18 @@ def measure(cluster: Cluster, source: str, target: str, asked: int | None, secon
         stderr=subprocess.DEVNULL,
     )
     address = next(node.private_address for node in cluster.nodes() if node.name == target)
-    client = ["iperf3", "--client", address, "--port", str(_PORT), "--time", f"{seconds:g}", "--json"]
+    client = ["iperf3", "--client", address, "--port", port, "--time", f"{seconds:g}", "--json"]
     try:
         deadline = time.monotonic() + _SERVER_WAIT
         while True:
             done = ssh.run(cluster, source, client, timeout=seconds + 30)
-            if done.returncode == 0:
-                return Measured(source, target, _received(done.stdout), asked)
+            report = _report(done.stdout)
+            if "sum_received" in report.get("end", {}):
+                bits = float(report["end"]["sum_received"]["bits_per_second"])
+                return Measured(source, target, bits, asked)
             if time.monotonic() > deadline:
-                said = (done.stdout + done.stderr).strip().splitlines()[-1:]
-                raise HvdctlError(f"the link from {source} to {target} can't be measured: {' '.join(said)}")
+                said = report.get("error") or done.stderr.strip() or f"iperf3 ended with {done.returncode}"
+                raise HvdctlError(f"the link from {source} to {target} can't be measured: {said}")
             time.sleep(0.1)
     finally:
         listening.terminate()
@@ -73,5 +78,10 @@ def shown(bits: float) -> str:
     return f"{bits / 1e9:.3g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"
 
 
-def _received(report: str) -> float:
-    return float(json.loads(report)["end"]["sum_received"]["bits_per_second"])
+def _report(text: str) -> dict[str, Any]:
+    """What iperf3 says; with --json its errors are in the report, and its exit code may be 0 all the same."""
+    try:
+        report = json.loads(text)
+    except ValueError:
+        return {}
+    return report if isinstance(report, dict) else {}

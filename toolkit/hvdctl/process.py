@@ -90,9 +90,10 @@ def attached(argv: Sequence[str | Path]) -> int:
     return subprocess.run([str(word) for word in argv], check=False).returncode
 
 
-def start(argv: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
+def start(argv: Sequence[str | Path], *, outlive: bool = False, **options: Any) -> subprocess.Popen[Any]:
     """Start in a session of its own, out of the reach of the terminal's Ctrl-C, and return at once."""
-    return subprocess.Popen(_bound(argv), start_new_session=True, **options)
+    words = [str(word) for word in argv] if outlive else _bound(argv)
+    return subprocess.Popen(words, start_new_session=True, **options)
 
 
 def gather(commands: Iterable[Sequence[str | Path]], *, timeout: float) -> list[subprocess.CompletedProcess[str]]:

@@ -94,6 +94,7 @@ class _Plain:
         self.started = self.told = time.monotonic()
 
     def __enter__(self) -> _Plain:
+        self._write(f"{self.title} ...")
         return self
 
     def update(self, detail: str) -> None:

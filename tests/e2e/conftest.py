@@ -1,0 +1,162 @@
+"""A real hvdctl on a real engine, in homes and with names of its own; everything is removed in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hvdctl import images, local
+from hvdctl.progress import Silent
+
+PATIENCE = 240.0
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@dataclass
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass
+class Hvdctl:
+    """The command line on one cluster, in a home of its own."""
+
+    home: Path
+    name: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:8]}")
+    cwd: Path = SCRIPTS
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**os.environ, "HVDCTL_HOME": str(self.home), "NO_COLOR": "1"}
+
+    @property
+    def folder(self) -> Path:
+        return self.home / self.name
+
+    def argv(self, verb: str, *words: str) -> list[str]:
+        return [sys.executable, "-m", "hvdctl", verb, "--name", self.name, *words]
+
+    def __call__(self, verb: str, *words: str, code: int | None = 0, **env: str) -> Result:
+        done = subprocess.run(
+            self.argv(verb, *words),
+            cwd=self.cwd,
+            env={**self.env, **env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE * 3,
+            check=False,
+        )
+        if code is not None:
+            assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def start(self, verb: str, *words: str) -> subprocess.Popen[str]:
+        """In the background, both streams in one pipe."""
+        return subprocess.Popen(
+            self.argv(verb, *words),
+            cwd=self.cwd,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def ids(self) -> dict[str, str]:
+        """The identity of each node, by name."""
+        return {node["name"]: node["id"] for node in self("status", "--json", code=None).data["nodes"]}
+
+    def left(self) -> list[str]:
+        return local.leftovers(self.name)
+
+    def processes(self, word: str) -> list[str]:
+        """What runs on any node with this word in its command line."""
+        listed = self("exec", "--all", "--json", "--", "ps", "-eo", "args").data
+        return [
+            line for node in listed for line in node["stdout"].splitlines() if word in line and "ps -eo" not in line
+        ]
+
+
+def wait_for(what: Callable[[], Any], patience: float = PATIENCE) -> Any:
+    """What the look finds, as soon as it finds anything."""
+    deadline = time.monotonic() + patience
+    while True:
+        found = what()
+        if found:
+            return found
+        assert time.monotonic() < deadline, "nothing within the time"
+        time.sleep(0.1)
+
+
+class Output:
+    """The output of a process in the background, read line by line."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.text = ""
+
+    def until(self, word: str, times: int = 1) -> str:
+        assert self.process.stdout is not None
+        while self.text.count(word) < times:
+            line = self.process.stdout.readline()
+            assert line, f"ended without {word!r}:\n{self.text}"
+            self.text += line
+        return self.text
+
+    def rest(self) -> str:
+        self.text += self.process.communicate(timeout=PATIENCE)[0]
+        return self.text
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built() -> None:
+    """The image that clusters run; minutes on a new machine, else at once."""
+    images.build("pytorch", Silent())
+
+
+@pytest.fixture
+def hvdctl(tmp_path: Path) -> Iterator[Hvdctl]:
+    """A cluster name that nothing has; whatever the test leaves of it is removed."""
+    made = Hvdctl(tmp_path / "home")
+    yield made
+    _remove(made)
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hvdctl]:
+    """A cluster of two nodes of one slot, for tests that only use it."""
+    made = Hvdctl(tmp_path_factory.mktemp("pair") / "home")
+    made("up", "--nodes", "2", "--env", "GREETING=from the spec")
+    yield made
+    try:
+        assert "0 left" in made("down", "-y").out
+    finally:
+        _remove(made)
+
+
+def _remove(made: Hvdctl) -> None:
+    with contextlib.suppress(Exception):
+        local.sweep(made.name, keep_data=False, step=Silent())
+    assert made.left() == []
