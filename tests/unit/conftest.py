@@ -12,7 +12,7 @@ from fake_engine import FakeEngine
 from hvdctl import cli, inventory
 from hvdctl.cluster import Cluster, write
 from hvdctl.spec import Spec
-from support import IMAGE, Hvdctl, Result, make_nodes
+from support import IMAGE, Hvdctl, Result, make_nodes, started_with, wait_for
 
 FAKES = Path(__file__).parent / "fakes"
 
@@ -71,13 +71,14 @@ def on_path(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 
 
 @pytest.fixture
-def fake_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: Callable[[Path], None]) -> Path:
-    """ssh, rsync, iperf3 and hvd-agent that act on this folder in place of nodes."""
+def fake_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: Callable[[Path], None]) -> Iterator[Path]:
+    """ssh, rsync, iperf3 and hvd-agent that act on this folder in place of nodes; none may outlive the test."""
     folder = tmp_path / "nodes"
     folder.mkdir()
     monkeypatch.setenv("FAKE_NODES", str(folder))
     on_path(FAKES / "nodes")
-    return folder
+    yield folder
+    wait_for(lambda: not started_with(f"FAKE_NODES={folder}"))
 
 
 @pytest.fixture

@@ -63,6 +63,19 @@ def runs(pid: int) -> bool:
         return False
 
 
+def started_with(variable: str) -> list[int]:
+    """The processes, but for this one, that have NAME=VALUE in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if variable.encode() in variables and int(folder.name) != os.getpid():
+            found.append(int(folder.name))
+    return found
+
+
 def hold(name: str = "demo") -> subprocess.Popen[str]:
     """Another process that has the cluster."""
     script = (

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hvdctl.cluster import Cluster, Node, digest, known, write
@@ -144,13 +146,20 @@ def test_the_lock_is_the_last_to_go(cluster: Cluster, monkeypatch: pytest.Monkey
     with cluster.locked("down"):
         cluster.remove()
     assert gone[-2:] == ["spec.json", "lock"]
+    assert gone.count("lock") == 1
 
 
-def test_a_lock_on_a_removed_file_is_no_lock(cluster: Cluster) -> None:
-    with cluster.locked("down"):
-        cluster.remove()
-        with Cluster("demo").locked("up"):  # a new cluster of that name, with a lock of its own
-            pass
+def test_a_lock_on_a_removed_file_is_no_lock(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `down` may remove the file between our opening and our locking it; the lock would then keep nobody out."""
+    flock = fcntl.flock
+
+    def too_late(file: Any, how: int) -> None:
+        flock(file, how)
+        (cluster.folder / "lock").unlink()
+
+    monkeypatch.setattr(fcntl, "flock", too_late)
+    with pytest.raises(LockedError), cluster.locked("up"):
+        pass
 
 
 def test_known_lists_clusters_with_a_spec_only(cluster: Cluster) -> None:
