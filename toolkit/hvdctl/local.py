@@ -74,7 +74,7 @@ def leftovers(cluster: str) -> list[str]:
 
 @_plainly
 def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
-    from docker.errors import NotFound
+    from docker.errors import APIError, NotFound
 
     for kind, thing in _things(cluster):
         if kind == "volume" and keep_data:
@@ -87,6 +87,8 @@ def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
                 thing.remove()
         except NotFound:
             continue
+        except APIError as error:
+            step.note(f"{kind} {thing.name}: {explain(error)}")  # the others still go
 
 
 @_plainly

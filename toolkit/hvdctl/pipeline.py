@@ -13,7 +13,7 @@ import yaml
 
 from hvdctl import configure, images, inventory, jobs, links, paths, providers, ssh
 from hvdctl.cluster import Cluster, Node, command_line, digest, known, write
-from hvdctl.errors import HvdctlError, UsageError
+from hvdctl.errors import HvdctlError, PhaseError, UsageError
 from hvdctl.progress import Progress, Step
 from hvdctl.spec import Spec
 from hvdctl.terraform import Outcome, Terraform
@@ -104,10 +104,11 @@ def down(
         with progress.phase("Collecting results") as step:
             _collect(cluster, step)
         with progress.phase("Removing") as step:
-            if not force:
-                _destroy(cluster, keep_data, step)
+            failed = None if force else _destroy(cluster, keep_data, step)
             for provider in sites:
                 provider.site.sweep(name, keep_data=keep_data, step=step)
+        if failed and not verify:
+            raise failed
         left = [thing for provider in sites for thing in provider.site.leftovers(name)] if verify else []
         kept = [thing for thing in left if keep_data and thing.startswith("volume ")]
         left = [thing for thing in left if thing not in kept]
@@ -228,10 +229,17 @@ def _link(cluster: Cluster, spec: Spec, progress: Progress, seconds: dict[str, f
     return measured
 
 
-def _destroy(cluster: Cluster, keep_data: bool, step: Step) -> None:
+def _destroy(cluster: Cluster, keep_data: bool, step: Step) -> PhaseError | None:
+    """Let Terraform remove what it knows of. A node whose making was cut short is not in its state, yet holds the
+    network and the share: then it fails here, and the sweep by label does the rest.
+    """
     terraform = _terraform(cluster, cluster.spec())
-    if terraform.has_state:
-        terraform.destroy(step.update, keep=_KEPT if keep_data else ())
+    try:
+        if terraform.has_state:
+            terraform.destroy(step.update, keep=_KEPT if keep_data else ())
+    except PhaseError as error:
+        return error
+    return None
 
 
 def _collect(cluster: Cluster, step: Step) -> None:

@@ -38,18 +38,9 @@ class HvdNetwork(EngineResource):
 
     def remove(self, current: State) -> None:
         try:
-            network = self.provider.engine.networks.get(current["id"])
+            self.provider.engine.networks.get(current["id"]).remove()
         except NotFound:
             return
-        # A node whose creation was cut short is not in Terraform's state, yet holds the network.
-        for container in network.attrs.get("Containers") or {}:
-            try:
-                held = self.provider.engine.containers.get(container)
-                own(current, held.labels, "container")
-                held.remove(force=True, v=True)
-            except NotFound:
-                continue
-        network.remove()
 
     def find(self, engine_name: str) -> State | None:
         network = self.provider.engine.networks.get(engine_name)

@@ -103,7 +103,9 @@ class HvdContainerNode(EngineResource):
 
     def find(self, engine_name: str) -> State | None:
         container = self.provider.engine.containers.get(engine_name)
-        told = imported(container.labels)
+        # A container shows the labels of its image as its own.
+        of_image = container.image.labels if container.image else {}
+        told = imported({key: value for key, value in container.labels.items() if key not in of_image})
         if told is None:
             return None
         attrs = container.attrs

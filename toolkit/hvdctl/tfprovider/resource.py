@@ -118,4 +118,4 @@ def imported(found: dict[str, str] | None) -> dict[str, Any] | None:
     """The common attributes told by the labels of an existing thing."""
     found = dict(found or {})
     cluster, name = found.pop(local.LABEL, None), found.pop(local.NAME_LABEL, None)
-    return {"cluster": cluster, "name": name, "labels": found or None} if cluster and name else None
+    return {"cluster": cluster, "name": name, "labels": found} if cluster and name else None
