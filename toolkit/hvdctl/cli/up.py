@@ -79,7 +79,8 @@ def _summary(report: Report, terminal: Terminal) -> None:
     nodes = report.nodes
     slots = sum(node.slots for node in nodes)
     changes = ", ".join(f"{len(found)} {action}" for action, found in report.changes.items() if found)
-    terminal.line(f"\nCluster {report.cluster!r} is up: {len(nodes)} nodes, {slots} slots ({changes or 'no change'}).")
+    stands = f"{_counted(len(nodes), 'node')}, {_counted(slots, 'slot')}"
+    terminal.line(f"\nCluster {report.cluster!r} is up: {stands} ({changes or 'no change'}).")
     if report.link is not None:
         terminal.line(f"Link {report.link}.")
     terminal.line()
@@ -90,3 +91,7 @@ def _summary(report: Report, terminal: Terminal) -> None:
     terminal.line(f"  hvdctl status{suffix}                   what stands")
     terminal.line(f"  hvdctl ssh{suffix}                      a shell on the head")
     terminal.line(f"  hvdctl down{suffix}                     remove everything")
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
