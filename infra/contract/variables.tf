@@ -80,6 +80,11 @@ variable "ssh_public_key" {
   type        = string
 }
 
+variable "ssh_private_key_file" {
+  description = "File of its private half, with which the nodes reach each other; its content stays out of the state."
+  type        = string
+}
+
 variable "ssh_host_keys" {
   description = "Host key of each node by its name; the private half stays in its file, out of Terraform's state."
   type        = map(object({ public_key = string, private_key_file = string }))

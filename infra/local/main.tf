@@ -38,6 +38,7 @@ resource "hvd_container_node" "node" {
   gpus                 = var.gpus
   rate                 = var.rate
   ssh_public_key       = var.ssh_public_key
+  ssh_private_key      = var.ssh_private_key_file
   ssh_host_public_key  = var.ssh_host_keys[local.names[count.index]].public_key
   ssh_host_private_key = var.ssh_host_keys[local.names[count.index]].private_key_file
   labels               = var.labels

@@ -64,7 +64,7 @@ def test_every_variable_is_typed_and_described() -> None:
 
 
 def test_what_hvdctl_gives_is_what_the_contract_takes() -> None:
-    given = variables(Spec(), image="x", public_key="k", host_keys={})
+    given = variables(Spec(), image="x", key=("k", "f"), host_keys={})
     assert set(given) == declared("variable", (CONTRACT / "variables.tf").read_text())
 
 
@@ -122,7 +122,8 @@ def test_terraform_validates_it(name: str, tmp_path: Path) -> None:
 )
 def test_the_contract_refuses_bad_values_by_name(tmp_path: Path, variable: str, value: str, told: str) -> None:
     shutil.copyfile(CONTRACT / "variables.tf", tmp_path / "variables.tf")
-    given = {"cluster": '"demo"', "nodes": "1", "image": '"x"', "ssh_public_key": '"k"', "ssh_host_keys": "{}"}
+    given = {"cluster": '"demo"', "nodes": "1", "image": '"x"', "ssh_host_keys": "{}"}
+    given |= {"ssh_public_key": '"k"', "ssh_private_key_file": '"f"'}
     given[variable] = value
     (tmp_path / "terraform.tfvars").write_text("".join(f"{name} = {text}\n" for name, text in given.items()))
     done = subprocess.run(

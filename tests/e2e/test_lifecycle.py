@@ -58,6 +58,7 @@ def test_a_lost_node_is_told_and_made_anew_alone(hvdctl: Hvdctl) -> None:
     assert told.data["lost"] == ["node1"]
     assert "lost: node1" in told.err
     assert hvdctl("check", code=1).code == 1
+    assert "lost: node1" in hvdctl("run", "--", "true", code=1).err
 
     made = hvdctl("up", "--json").data
     assert made["changes"] == {"made": ["hvd_container_node.node[1]"]}

@@ -134,6 +134,7 @@ def test_push_pull_exec_and_ssh(pair: Hvdctl, tmp_path: Path) -> None:
     assert pair("exec", "--", "sh", "-c", "exit 5", code=5).code == 5
     assert "-F" in pair("ssh", "node1", "--print").out
     assert "node0, node1" in pair("ssh", "node7", code=2).err
+    assert "node0, node1" in pair("exec", "node7", "--", "true", code=2).err
     assert "not on the share" in pair("pull", "../etc/passwd", code=2).err
 
 

@@ -19,6 +19,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 Answer = tuple[int, Any]
 
 
+IMAGE_ID = "0" * 64
+
+
 class FakeEngine:
     """Holds images, containers, networks and volumes; `link_error` makes the helper that sets links fail."""
 
@@ -96,9 +99,9 @@ class FakeEngine:
         ]
 
     def _image(self, name: str, **_: Any) -> Answer:
-        if name not in self.images:
+        if name not in self.images and name != IMAGE_ID:
             return 404, {"message": f"No such image: {name}"}
-        return 200, {"Id": f"sha256:{name}", "RepoTags": [name]}
+        return 200, {"Id": f"sha256:{name}", "RepoTags": [name], "Config": {"Labels": {}}}
 
     def _find(self, key: str) -> dict[str, Any]:
         for found in self.containers.values():
@@ -130,7 +133,7 @@ class FakeEngine:
         self.containers[identity] = {
             "Id": identity,
             "Name": f"/{name}",
-            "Image": asked["Image"],
+            "Image": f"sha256:{IMAGE_ID}",
             "Labels": asked.get("Labels") or {},
             "Config": {**asked, "Labels": asked.get("Labels") or {}, "Tty": False},
             "HostConfig": {"Memory": 0, "CpuQuota": 0, **host, "LogConfig": {"Type": "none"}},

@@ -48,19 +48,18 @@ def ready(cluster: Cluster, fake_nodes: Path) -> dict[str, Any]:
     """The variables of a play on two nodes that answer well."""
     hosts = inventory.inventory("demo", cluster.nodes(), cluster.ssh_config)
     write(cluster.inventory, yaml.safe_dump(hosts, sort_keys=False))
-    write(cluster.ssh / "bundle.json", json.dumps({"files": [{"content": "THE PRIVATE KEY"}]}))
     (fake_nodes / "apply.json").write_text('{"changed": true}')
     (fake_nodes / "verify.json").write_text('{"ok": true, "problems": []}')
-    return {"node_bundle": str(cluster.ssh / "bundle.json"), "verify_nonce": "n1", "verify_rate": 10**9}
+    return {"node_bundle": "PACKED+FILES==", "verify_nonce": "n1", "verify_rate": 10**9}
 
 
 @needs_python
 def test_every_node_is_given_its_files_and_verified(cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]) -> None:
     told: list[str] = []
     assert configure.play(cluster, "up.yml", ready, told.append) == 2
-    assert "node : Apply the cluster's keys, host names and hostfile" in told
+    assert "node : Apply the cluster's host names, known hosts and hostfile" in told
     for node in ("node0", "node1"):
-        assert "THE PRIVATE KEY" in (fake_nodes / f"apply.request.{node}").read_text()
+        assert (fake_nodes / f"apply.request.{node}").read_text() == "PACKED+FILES==\n"
     head = json.loads((fake_nodes / "verify.request.node0").read_text())
     worker = json.loads((fake_nodes / "verify.request.node1").read_text())
     assert head == {
@@ -75,7 +74,6 @@ def test_every_node_is_given_its_files_and_verified(cluster: Cluster, fake_nodes
     assert worker == {**head, "write": False, "ssh": True}
     log = cluster.log("ansible").read_text()
     assert "PLAY RECAP" in log
-    assert "THE PRIVATE KEY" not in log, "no secret in a log"
 
 
 @needs_python

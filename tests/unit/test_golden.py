@@ -43,7 +43,8 @@ def read_nodes(data: list[dict[str, Any]]) -> list[Node]:
 def test_spec_to_terraform_variables(case: Path) -> None:
     spec = parse(json.loads(case.read_text()), source=case.name)
     host_keys = {f"node{i}": (f"ssh-ed25519 HOST{i}", f"/keys/node{i}") for i in range(spec.nodes)}
-    outcome = pipeline.variables(spec, image="registry/image:tag", public_key="ssh-ed25519 USER", host_keys=host_keys)
+    key = ("ssh-ed25519 USER", "/keys/id")
+    outcome = pipeline.variables(spec, image="registry/image:tag", key=key, host_keys=host_keys)
     held(case.with_suffix(".tfvars"), as_text(outcome))
 
 
@@ -58,7 +59,7 @@ def test_nodes_to_inventory_and_files(case: Path) -> None:
     held(files / "ssh_config", inventory.ssh_config("demo", nodes, key, known))
     held(files / "known_hosts", inventory.known_hosts("demo", host_keys))
     held(files / "hostfile", inventory.hostfile(nodes))
-    held(files / "bundle", as_text(json.loads(inventory.bundle("demo", nodes, PRIVATE, host_keys))))
+    held(files / "bundle", as_text(inventory.bundle("demo", nodes, host_keys)))
 
 
 @pytest.mark.parametrize("case", cases("layout"))

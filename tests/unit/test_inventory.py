@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -42,18 +44,18 @@ def test_every_host_key_is_known_under_its_alias(cluster: Cluster) -> None:
 
 def test_strict_checking_stays_on_for_this_machine_and_for_the_nodes() -> None:
     nodes = make_nodes(3)
-    for text in (
-        inventory.ssh_config("demo", nodes, Path("key"), Path("known")),
-        inventory.node_ssh_config("demo", nodes),
-    ):
-        assert text.count("StrictHostKeyChecking yes") == 3
-        assert "StrictHostKeyChecking no" not in text
+    here = inventory.ssh_config("demo", nodes, Path("key"), Path("known"))
+    assert here.count("StrictHostKeyChecking yes") == 3
+    there = inventory.node_ssh_config("demo", nodes)
+    assert "StrictHostKeyChecking yes" in there.split("Host *")[1]
+    assert "StrictHostKeyChecking no" not in here + there
 
 
-def test_a_private_key_in_the_bundle_is_for_its_owner_only() -> None:
-    bundle = json.loads(inventory.bundle("demo", make_nodes(2), "PRIVATE", {}))
-    (holder,) = [file for file in bundle["files"] if "PRIVATE" in file["content"]]
-    assert holder["mode"] == "0600"
+def test_the_files_of_hundreds_of_nodes_fit_on_a_command_line() -> None:
+    nodes = make_nodes(512)
+    host_keys = {node.name: f"ssh-ed25519 {base64.b64encode(random.randbytes(51)).decode()}" for node in nodes}
+    word = inventory.packed(inventory.bundle("a-name-of-two-and-thirty-letters", nodes, host_keys))
+    assert len(word) < 128 * 1024
 
 
 @pytest.mark.parametrize("np", range(1, 13))

@@ -71,8 +71,12 @@ def test_without_an_engine_each_question_says_so() -> None:
 
 def test_what_the_engine_refuses_is_told_in_its_words(half_made: FakeEngine) -> None:
     half_made.refuses["DELETE /networks"] = "network hvdctl-demo-net has active endpoints"
-    with pytest.raises(HvdctlError, match="the Docker engine says: network hvdctl-demo-net has active endpoints"):
-        local.sweep("demo", keep_data=False, step=Silent())
+    told: list[str] = []
+    step = Silent()
+    step.note = told.append  # type: ignore[method-assign]
+    local.sweep("demo", keep_data=False, step=step)
+    assert told == ["network hvdctl-demo-net: the Docker engine says: network hvdctl-demo-net has active endpoints"]
+    assert local.leftovers("demo") == ["network hvdctl-demo-net"], "the others went"
     half_made.refuses["GET /images"] = "invalid reference format"
     with pytest.raises(HvdctlError, match="the Docker engine says: invalid reference format"):
         local.preflight(image="BAD IMAGE", gpus=0, share="auto")

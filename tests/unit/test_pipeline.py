@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ def site(engine: FakeEngine, fake_nodes: Path, monkeypatch: pytest.MonkeyPatch) 
             plays.write(f"{playbook} {' '.join(hosts)}\n")
         if (fake_nodes / "unfit").exists():
             raise PhaseError(f"configuration failed: {(fake_nodes / 'unfit').read_text()} failed")
-        assert json.loads(Path(variables["node_bundle"]).read_text())["files"]
+        assert json.loads(zlib.decompress(base64.b64decode(variables["node_bundle"])))["files"]
         return len(hosts)
 
     monkeypatch.setattr(configure, "play", play)

@@ -57,7 +57,9 @@ def variables_of(cluster: Cluster, **keys: Any) -> dict[str, Any]:
     spec = Spec(name=cluster.name, image=IMAGE, **keys)
     pairs = {name: cluster.host_key(name) for name in (f"node{i}" for i in range(spec.nodes))}
     host_keys = {name: (pair.public, str(pair.private)) for name, pair in pairs.items()}
-    return pipeline.variables(spec, image=IMAGE, public_key=cluster.key().public, host_keys=host_keys)
+    return pipeline.variables(
+        spec, image=IMAGE, key=(cluster.key().public, str(cluster.key().private)), host_keys=host_keys
+    )
 
 
 def diagnostic(summary: str, detail: str = "", level: str = "error") -> dict[str, Any]:

@@ -54,7 +54,7 @@ def provider(engine: FakeEngine) -> HvdProvider:
 
 
 def thing(name: str) -> dict[str, Any]:
-    return {"cluster": "demo", "name": name, "labels": None, "id": None}
+    return {"cluster": "demo", "name": name, "labels": {}, "id": None}
 
 
 @pytest.fixture
@@ -66,6 +66,7 @@ def network(provider: HvdProvider) -> dict[str, Any]:
 @pytest.fixture
 def planned(network: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "host_key").write_text("PRIVATE HOST KEY\n")
+    (tmp_path / "user_key").write_text("PRIVATE USER KEY\n")
     return {
         **thing("node0"),
         "image": IMAGE,
@@ -77,6 +78,7 @@ def planned(network: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
         "rate": None,
         "ssh_public_key": "ssh-ed25519 USER",
         "ssh_host_public_key": "ssh-ed25519 HOST",
+        "ssh_private_key": str(tmp_path / "user_key"),
         "ssh_host_private_key": str(tmp_path / "host_key"),
         "address": None,
     }
@@ -164,6 +166,7 @@ def test_the_keys_reach_the_node_as_files_of_its_user(
         "/etc/hvdctl/ssh/ssh_host_ed25519_key": ("PRIVATE HOST KEY\n", "0o600", 1000),
         "/etc/hvdctl/ssh/ssh_host_ed25519_key.pub": ("ssh-ed25519 HOST\n", "0o600", 1000),
         "/etc/hvdctl/ssh/authorized_keys": ("ssh-ed25519 USER\n", "0o600", 1000),
+        "/etc/hvdctl/ssh/id_ed25519": ("PRIVATE USER KEY\n", "0o600", 1000),
     }
     assert "PRIVATE" not in str({key: value for key, value in stands.items() if key != "files"})
     assert "PRIVATE" not in str(made)
@@ -279,34 +282,16 @@ def test_no_engine_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert f"no Docker engine answers at unix://{tmp_path}/gone.sock" in volume.errors[0]
 
 
-def test_removing_a_network_takes_along_a_node_that_was_cut_short(
-    provider: HvdProvider, node: Caller, engine: FakeEngine, network: dict[str, Any], planned: dict[str, Any]
-) -> None:
-    node.create(planned)
-    caller = Caller(HvdNetwork(provider))
-    caller.delete(network)
-    assert caller.errors == []
-    assert (engine.networks, engine.containers) == ({}, {})
-
-
-def test_a_network_that_holds_another_ones_container_stays(
-    provider: HvdProvider, node: Caller, engine: FakeEngine, network: dict[str, Any], planned: dict[str, Any]
-) -> None:
-    node.create(planned)
-    engine.container("hvdctl-demo-node0")["Config"]["Labels"] = {"hvdctl.cluster": "other"}
-    caller = Caller(HvdNetwork(provider))
-    caller.delete(network)
-    assert "did not make" in caller.errors[0]
-    assert len(engine.containers) == 1
-
-
 def test_a_node_is_imported_as_it_stands(
     node: Caller, engine: FakeEngine, planned: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "rate_of", lambda container: 1e9)
     made = node.create({**planned, "cpus": 2, "memory": 2**30, "rate": 10**9})
     found = node.import_("hvdctl-demo-node0")
-    assert {key: value for key, value in found.items() if found[key] != made[key]} == {"ssh_host_private_key": ""}
+    assert {key: value for key, value in found.items() if found[key] != made[key]} == {
+        "ssh_host_private_key": "",
+        "ssh_private_key": "",
+    }
 
 
 def test_what_hvdctl_did_not_make_is_not_imported(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -79,9 +80,21 @@ def failure(event: dict[str, Any]) -> str:
     if data.get("ignore_errors"):
         return ""
     result = data.get("res", {})
-    reason = result.get("msg") or result.get("stderr") or result.get("stdout") or "no reason given"
+    said = _agent_said(result.get("stdout"))
+    reason = said or result.get("msg") or result.get("stderr") or result.get("stdout") or "no reason given"
     reason = " ".join(str(reason).split())[-400:]
     return f"{data.get('host')} {_FAILED[event['event']]} in {data.get('task')!r}: {reason}"
+
+
+def _agent_said(stdout: object) -> str:
+    """What the node's agent found wrong, where it was the one that answered."""
+    try:
+        answer = json.loads(str(stdout))
+    except ValueError:
+        return ""
+    if not isinstance(answer, dict):
+        return ""
+    return "; ".join(answer.get("problems") or [answer.get("error", "")])
 
 
 def _environment(work: Path, sockets: str) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 from hvdctl.cluster import Node
 
 HOME = "/home/hvd"
+NODE_KEY = "/etc/hvdctl/ssh/id_ed25519"
 _STRICT = (
     "IdentitiesOnly yes",
     "StrictHostKeyChecking yes",
@@ -69,9 +72,14 @@ def ssh_config(cluster: str, nodes: Sequence[Node], key: Path, known_hosts: Path
 
 
 def node_ssh_config(cluster: str, nodes: Sequence[Node]) -> str:
-    """How the nodes reach each other, by name."""
-    own = ("IdentityFile ~/.ssh/id_ed25519", "UserKnownHostsFile ~/.ssh/known_hosts")
-    return "\n".join(_host(cluster, node, node.private_address, own) for node in nodes)
+    """How the nodes reach each other, by name; what all have in common stands once, as there may be hundreds."""
+    hosts = [
+        f"Host {node.name}\n  HostName {node.private_address}\n  Port {node.ssh_port}\n  User {node.ssh_user}\n"
+        f"  HostKeyAlias {alias(cluster, node.name)}\n"
+        for node in nodes
+    ]
+    own = (f"IdentityFile {NODE_KEY}", "UserKnownHostsFile ~/.ssh/known_hosts", *_STRICT)
+    return "".join(hosts) + "\n  ".join(["Host *", *own]) + "\n"
 
 
 def known_hosts(cluster: str, host_keys: Mapping[str, str]) -> str:
@@ -84,15 +92,19 @@ def hostfile(nodes: Sequence[Node]) -> str:
     return "".join(f"{node.name} slots={node.slots}\n" for node in nodes)
 
 
-def bundle(cluster: str, nodes: Sequence[Node], private_key: str, host_keys: Mapping[str, str]) -> str:
-    """Every file that a node needs, as one document: one task for each node in place of many."""
+def bundle(cluster: str, nodes: Sequence[Node], host_keys: Mapping[str, str]) -> dict[str, Any]:
+    """Every file that a node still needs, as one document: one task for each node in place of many. No secrets."""
     files = [
-        (f"{HOME}/.ssh/id_ed25519", private_key, "0600"),
         (f"{HOME}/.ssh/known_hosts", known_hosts(cluster, host_keys), "0600"),
         (f"{HOME}/.ssh/config", node_ssh_config(cluster, nodes), "0600"),
         (f"{HOME}/hostfile", hostfile(nodes), "0644"),
     ]
-    return json.dumps({"files": [{"path": p, "content": c, "mode": m} for p, c, m in files]})
+    return {"files": [{"path": path, "content": content, "mode": mode} for path, content, mode in files]}
+
+
+def packed(document: dict[str, Any]) -> str:
+    """A document as one word, short enough for a command line even with hundreds of nodes."""
+    return base64.b64encode(zlib.compress(json.dumps(document).encode())).decode()
 
 
 def layout(nodes: Sequence[Node], np: int) -> list[tuple[str, int]]:

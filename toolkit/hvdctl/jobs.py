@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from hvdctl import inventory, process, ssh
+from hvdctl import inventory, process, providers, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, JobFailed, UsageError
 from hvdctl.spec import Spec
@@ -79,6 +79,8 @@ def submit(cluster: Cluster, job: Job) -> int:
     asked["after"] = max((int(run.name) for run in _kept(cluster)), default=0)
     if spec.framework != "pytorch" and job.launcher == "torch":
         raise UsageError("--launcher torch needs PyTorch", hint=f"this cluster has framework: {spec.framework}")
+    if lost := _lost(cluster, spec, [host for host, _ in asked["hosts"]]):
+        raise HvdctlError(f"lost: {', '.join(lost)}", hint=f"`hvdctl up --name {cluster.name}` makes them anew")
     sync(cluster, local, asked["workdir"], given=job.workdir is not None)
     answer = cast(Record, ssh.agent(cluster, head.name, "submit", request=asked))
     return int(answer["id"])
@@ -259,6 +261,15 @@ def remote_dir(local: Path) -> str:
     """One folder on the share for each working directory: a job finds its checkpoints when it is run again."""
     slug = re.sub(r"[^A-Za-z0-9._-]", "-", local.name) or "root"
     return f"{SHARE}/work/{slug}-{hashlib.sha256(str(local).encode()).hexdigest()[:8]}"
+
+
+def _lost(cluster: Cluster, spec: Spec, hosts: Sequence[str]) -> list[str]:
+    """The hosts that the site knows to be gone; none where it can't be asked."""
+    try:
+        seen = providers.REGISTRY[spec.provider].site.observe(cluster.name)
+    except HvdctlError:
+        return []
+    return [host for host in hosts if seen.get(host) != "running"]
 
 
 def _start_cancel(cluster: Cluster, head: str, run: int) -> subprocess.Popen[Any]:

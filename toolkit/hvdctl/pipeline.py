@@ -198,16 +198,14 @@ def _configure(cluster: Cluster, spec: Spec, progress: Progress, seconds: dict[s
     )
     hosts = inventory.inventory(cluster.name, nodes, cluster.ssh_config)
     write(cluster.inventory, yaml.safe_dump(hosts, sort_keys=False))
-    bundle = inventory.bundle(cluster.name, nodes, cluster.key().private.read_text(), host_keys)
+    bundle = inventory.packed(inventory.bundle(cluster.name, nodes, host_keys))
     wanted = digest(json.dumps(hosts), bundle, paths.asset("playbooks"), spec.net, [node.id for node in nodes])
     if cluster.record("configure").get("digest") == wanted:
         return False
     cluster.forget("configure")
     with _timed(progress, "Configuring", seconds) as step:
         ssh.wait(nodes)
-        bundle_file = cluster.ssh / "bundle.json"
-        write(bundle_file, bundle)
-        variables = {"node_bundle": str(bundle_file), "verify_nonce": wanted, "verify_rate": spec.net}
+        variables = {"node_bundle": bundle, "verify_nonce": wanted, "verify_rate": spec.net}
         configure.play(cluster, "up.yml", variables, step.update)
     cluster.complete("configure", seconds["configuring"], digest=wanted, ids=[node.id for node in nodes])
     return True
@@ -262,12 +260,12 @@ def _variables(cluster: Cluster, spec: Spec, image: str) -> dict[str, Any]:
     return variables(
         spec,
         image=image,
-        public_key=cluster.key().public,
+        key=(cluster.key().public, str(cluster.key().private)),
         host_keys={name: (pair.public, str(pair.private)) for name, pair in host_keys.items()},
     )
 
 
-def variables(spec: Spec, *, image: str, public_key: str, host_keys: dict[str, tuple[str, str]]) -> dict[str, Any]:
+def variables(spec: Spec, *, image: str, key: tuple[str, str], host_keys: dict[str, tuple[str, str]]) -> dict[str, Any]:
     """Spec to Terraform variables. Pure."""
     return {
         "cluster": spec.name,
@@ -279,7 +277,8 @@ def variables(spec: Spec, *, image: str, public_key: str, host_keys: dict[str, t
         "rate": spec.net,
         "image": image,
         "share": spec.share,
-        "ssh_public_key": public_key,
+        "ssh_public_key": key[0],
+        "ssh_private_key_file": key[1],
         "ssh_host_keys": {
             name: {"public_key": public, "private_key_file": private} for name, (public, private) in host_keys.items()
         },

@@ -162,7 +162,7 @@ def parse(values: Mapping[str, Any], source: str) -> Spec:
         return Spec.model_validate(dict(values))
     except ValidationError as error:
         problems = "; ".join(_explain(problem) for problem in error.errors())
-        raise UsageError(problems, hint=f"see `hvdctl init` for every key; read from {source}") from None
+        raise UsageError(problems, hint=f"in {source}; `hvdctl init` writes a file with every key") from None
 
 
 def read_file(file: Path) -> dict[str, Any]:

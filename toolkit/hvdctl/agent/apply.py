@@ -14,11 +14,15 @@ _CONFIG = "/etc/hvdctl"
 
 
 def main(argv: list[str]) -> int:
-    """Reads {"files": [{"path", "content", "mode"}]} on stdin, prints {"changed": bool, "paths": [...]}."""
-    if argv:
-        raise AgentError("usage: apply < bundle.json")
+    """Takes {"files": [{"path", "content", "mode"}]}, packed as one word or as JSON on stdin.
+
+    Prints {"changed": bool, "paths": [...]}.
+    """
+    if len(argv) > 1:
+        raise AgentError("usage: apply PACKED, or apply < bundle.json")
+    bundle = _unpacked(argv[0]) if argv else store.request()
     # All are checked before the first is written.
-    files = [_checked(entry) for entry in store.request().get("files", [])]
+    files = [_checked(entry) for entry in bundle.get("files", [])]
     changed = [str(path) for path, content, mode in files if write(path, content, mode)]
     store.answer({"changed": bool(changed), "paths": changed})
     return 0
@@ -36,6 +40,18 @@ def write(path: Path, content: bytes, mode: int) -> bool:
     except OSError as error:
         raise AgentError(f"can't write {path}: {error.strerror}") from None
     return True
+
+
+def _unpacked(word: str) -> dict[str, Any]:
+    import base64
+    import json
+    import zlib
+
+    try:
+        bundle: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(word, validate=True)))
+    except (ValueError, zlib.error) as error:
+        raise AgentError(f"the packed bundle can't be read: {error}") from None
+    return bundle
 
 
 def _checked(entry: Any) -> tuple[Path, bytes, int]:

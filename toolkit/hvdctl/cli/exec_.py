@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
@@ -28,7 +29,8 @@ def exec_(
     cluster = o.find_cluster(name)
     head = ssh.pick(cluster)
     names = [node.name for node in cluster.nodes()]
-    named = not all_ and words[0] in (*names, "head")
+    # One that looks like a node is meant as one: ssh.pick says which there are.
+    named = not all_ and (words[0] in (*names, "head") or re.fullmatch(r"node\d+", words[0]) is not None)
     chosen, command = (words[0], words[1:]) if named else (head.name, words)
     if not command:
         raise UsageError("no command given", hint="hvdctl exec node1 -- hostname")

@@ -46,6 +46,7 @@ class HvdContainerNode(EngineResource):
                 Attribute("network", text, required=True, requires_replace=True, description="Id of the network"),
                 Attribute("share", text, required=True, requires_replace=True, description="Volume or folder"),
                 Attribute("gpus", number, optional=True, requires_replace=True, description="GPUs"),
+                Attribute("ssh_private_key", text, required=True, description="File of the cluster's private key"),
                 Attribute("ssh_public_key", text, required=True, requires_replace=True, description="May log in"),
                 Attribute("ssh_host_public_key", text, required=True, requires_replace=True, description="Host key"),
                 Attribute(
@@ -123,6 +124,7 @@ class HvdContainerNode(EngineResource):
             "ssh_public_key": files["authorized_keys"],
             "ssh_host_public_key": files["ssh_host_ed25519_key.pub"],
             "ssh_host_private_key": "",
+            "ssh_private_key": "",
             "cpus": host["CpuQuota"] / _CPU_PERIOD if host["CpuQuota"] > 0 else None,
             "memory": host["Memory"] if host["Memory"] > 0 else None,
             "rate": link.rate_of(container),
@@ -208,6 +210,7 @@ def _ssh_files(planned: State) -> bytes:
         "ssh_host_ed25519_key": Path(planned["ssh_host_private_key"]).read_bytes(),
         "ssh_host_ed25519_key.pub": planned["ssh_host_public_key"].encode() + b"\n",
         "authorized_keys": planned["ssh_public_key"].encode() + b"\n",
+        "id_ed25519": Path(planned["ssh_private_key"]).read_bytes(),
     }
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:

@@ -9,6 +9,7 @@
   "image": "registry/image:tag",
   "share": "/data/share",
   "ssh_public_key": "ssh-ed25519 USER",
+  "ssh_private_key_file": "/keys/id",
   "ssh_host_keys": {
     "node0": {
       "public_key": "ssh-ed25519 HOST0",
