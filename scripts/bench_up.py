@@ -90,12 +90,13 @@ def floor(count: int, image: str) -> float:
     """Ten containers of the same image, started in parallel, until SSH answers on all."""
     client = engine.client()
     with tempfile.TemporaryDirectory() as folder:
-        from hvdctl.tfprovider.node import SSH_FOLDER, _ssh_files
+        from hvdctl.tfprovider.node import SSH_FOLDER, ssh_files
 
         key = keys.ensure(Path(folder) / "key")
-        files = _ssh_files(
+        files = ssh_files(
             {
                 "ssh_host_private_key": str(key.private),
+                "ssh_private_key": str(key.private),
                 "ssh_host_public_key": key.public,
                 "ssh_public_key": key.public,
             }

@@ -60,18 +60,13 @@ def test_every_node_is_given_its_files_and_verified(cluster: Cluster, fake_nodes
     assert "node : Apply the cluster's host names, known hosts and hostfile" in told
     for node in ("node0", "node1"):
         assert (fake_nodes / f"apply.request.{node}").read_text() == "PACKED+FILES==\n"
-    head = json.loads((fake_nodes / "verify.request.node0").read_text())
-    worker = json.loads((fake_nodes / "verify.request.node1").read_text())
-    assert head == {
+    assert json.loads((fake_nodes / "verify.request.node0").read_text()) == {
         "share": "/shared",
         "nonce": "n1",
         "rate": 10**9,
         "interface": "eth0",
-        "write": True,
-        "ssh": False,
-        "peers": ["node0", "node1"],
+        "workers": ["node1"],
     }
-    assert worker == {**head, "write": False, "ssh": True}
     log = cluster.log("ansible").read_text()
     assert "PLAY RECAP" in log
 
@@ -80,12 +75,11 @@ def test_every_node_is_given_its_files_and_verified(cluster: Cluster, fake_nodes
 def test_a_node_that_fails_is_named_with_its_reason_and_the_log(
     cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]
 ) -> None:
-    (fake_nodes / "verify.node1.json").write_text('{"ok": false, "problems": ["the share is not common"]}')
+    problem = "node1: the share is not common"
+    (fake_nodes / "verify.json").write_text(json.dumps({"ok": False, "problems": [problem]}))
     with pytest.raises(PhaseError) as failed:
         configure.play(cluster, "verify.yml", ready, lambda _: None)
-    assert "node1 failed in 'Check share, link and keys'" in failed.value.message
-    assert "the share is not common" in failed.value.message
-    assert "node0" not in failed.value.message
+    assert f"in 'Check share, links, names and SSH on every node': {problem}" in failed.value.message
     assert failed.value.log == cluster.log("ansible")
 
 

@@ -74,7 +74,7 @@ def wanted(node: Node, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_verify(node: Node, wanted: dict[str, Any]) -> None:
-    assert node.ask("verify", stdin=wanted | {"write": True, "ssh": True}) == {"ok": True, "problems": []}
+    assert node.ask("verify", stdin=wanted | {"workers": []}) == {"ok": True, "problems": []}
     assert node.ask("verify", stdin=wanted) == {"ok": True, "problems": []}
 
 
@@ -90,10 +90,26 @@ def test_verify(node: Node, wanted: dict[str, Any]) -> None:
     ],
 )
 def test_verify_names_the_problem(node: Node, wanted: dict[str, Any], change: dict[str, Any], problem: str) -> None:
-    node.ask("verify", stdin=wanted | {"write": True})
+    node.ask("verify", stdin=wanted | {"workers": []})
     found = node.ask("verify", stdin=wanted | change)
     assert found["ok"] is False
     assert len(found["problems"]) == 1 and problem in found["problems"][0]
+
+
+def test_the_head_asks_every_worker(node: Node, wanted: dict[str, Any], tmp_path: Path) -> None:
+    """A small ssh in place of the network: what it is to run, it runs here."""
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.write_text(
+        '#!/bin/sh\nfor last; do :; done\ncase "$*" in *127.0.0.2*) echo refused >&2; exit 255;; esac\neval "$last"\n'
+    )
+    ssh.chmod(0o755)
+    assert node.ask("verify", stdin=wanted | {"workers": ["127.0.0.1"]}) == {"ok": True, "problems": []}
+    found = node.ask("verify", stdin=wanted | {"workers": ["127.0.0.1", "127.0.0.2"], "rate": 5})
+    assert found["problems"] == [
+        "the link rate of eth0 is 100000000, not 5",
+        "127.0.0.1: the link rate of eth0 is 100000000, not 5",
+        "127.0.0.2: no answer over SSH: refused",
+    ]
 
 
 def test_doctor_tells_what_does_not_load(node: Node, tmp_path: Path) -> None:

@@ -63,10 +63,10 @@ def commands(request: Request, place: Place) -> list[Command]:
     return build(request, place)
 
 
-def ssh(host: str, argv: Sequence[str]) -> list[str]:
+def ssh(host: str, argv: Sequence[str], *, stdin: bool = False) -> list[str]:
     """The command, run on another node; host keys, port and key come from ~/.ssh/config."""
     # The far shell splits the line again.
-    return ["ssh", "-n", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", host, shlex.join(argv)]
+    return ["ssh", *([] if stdin else ["-n"]), "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", host, shlex.join(argv)]
 
 
 def _wrapper(request: Request, place: Place) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -9,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from . import store
-from .hosts import is_here
 from .launchers import ssh
 from .store import AgentError
+from .submit import agent
 
 _HOSTFILE = "~/hostfile"
 
@@ -26,17 +27,19 @@ def main(argv: list[str]) -> int:
 
 
 def verify(wanted: dict[str, Any]) -> list[str]:
-    """One line for everything that isn't as it should be."""
+    """One line for everything that isn't as it should be.
+
+    The head, which is told of `workers`, leaves a mark on the share and asks every one of them, over SSH as a
+    launcher would.
+    """
     problems = _share(wanted)
     if wanted.get("interface"):
         problems += _link(wanted["interface"], wanted.get("rate"))
-    problems += _names(wanted.get("peers") or [])
+    problems += _names([*wanted.get("peers", []), *wanted.get("workers", [])])
     hostfile = Path(wanted.get("hostfile") or _HOSTFILE).expanduser()
     if not hostfile.is_file():
         problems.append(f"{hostfile} is missing")
-    if wanted.get("ssh"):
-        problems += _login(wanted.get("head") or (wanted.get("peers") or ["node0"])[0])
-    return problems
+    return problems + _workers(wanted)
 
 
 def _share(wanted: dict[str, Any]) -> list[str]:
@@ -50,7 +53,7 @@ def _share(wanted: dict[str, Any]) -> list[str]:
     mark = share / ".hvdctl" / str(wanted["nonce"])
     if mark.parent != share / ".hvdctl" or mark.name in ("", ".", ".."):
         raise AgentError(f"{wanted['nonce']!r} is not a file name")
-    if wanted.get("write"):
+    if "workers" in wanted:
         try:
             mark.parent.mkdir(exist_ok=True)
             mark.write_text(store.here() + "\n")
@@ -82,12 +85,31 @@ def _names(peers: list[str]) -> list[str]:
     return problems
 
 
-def _login(head: str) -> list[str]:
-    if is_here(head):
+def _workers(wanted: dict[str, Any]) -> list[str]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    names = wanted.get("workers") or []
+    if not names:
         return []
+    asked = {key: value for key, value in wanted.items() if key != "workers"} | {"peers": [store.here()]}
+    with ThreadPoolExecutor(min(len(names), 32)) as pool:
+        found = pool.map(lambda name: _worker(name, json.dumps(asked)), names)
+    return [f"{name}: {problem}" for name, problems in zip(names, found, strict=True) for problem in problems]
+
+
+def _worker(name: str, asked: str) -> list[str]:
     try:
-        done = subprocess.run(ssh(head, ["true"]), capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            ssh(name, [*agent(), "verify"], stdin=True),
+            input=asked,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return list(json.loads(done.stdout)["problems"])
     except (OSError, subprocess.TimeoutExpired) as error:
-        return [f"ssh {head}: {error}"]
-    said = done.stderr.strip().splitlines()
-    return [] if done.returncode == 0 else [f"ssh {head}: {said[-1] if said else 'failed'}"]
+        return [f"no answer over SSH: {error}"]
+    except (ValueError, KeyError):
+        said = done.stderr.strip().splitlines()
+        return [f"no answer over SSH: {said[-1] if said else f'exit code {done.returncode}'}"]

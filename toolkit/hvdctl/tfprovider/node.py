@@ -65,7 +65,7 @@ class HvdContainerNode(EngineResource):
     def make(self, planned: State) -> State:
         container = self._fresh(planned)
         try:
-            container.put_archive(SSH_FOLDER, _ssh_files(planned))
+            container.put_archive(SSH_FOLDER, ssh_files(planned))
             with self.provider.endpoints:
                 container.start()
             if planned["rate"] is not None:
@@ -204,7 +204,7 @@ def _address(container: Container) -> str:
         time.sleep(0.05)
 
 
-def _ssh_files(planned: State) -> bytes:
+def ssh_files(planned: State) -> bytes:
     """A tar of the files that sshd needs, owned by the node's user."""
     files = {
         "ssh_host_ed25519_key": Path(planned["ssh_host_private_key"]).read_bytes(),
