@@ -59,7 +59,8 @@ def play(cluster: Cluster, playbook: str, variables: dict[str, Any], on_event: C
         if runner.status != "successful" and not problems:
             log.write(runner.stdout.read())
     if runner.status != "successful":
-        told = "; ".join(problems[:5]) or f"ansible-playbook ended with {runner.rc}"
+        more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+        told = "; ".join(problems[:3]) + more or f"ansible-playbook ended with {runner.rc}"
         raise PhaseError(f"configuration failed: {told}", log=log_file)
     return changes
 
