@@ -25,7 +25,7 @@ lint: $(VENV)/.ready ## ruff, mypy, ansible-lint, terraform fmt, shellcheck
 unit: $(VENV)/.ready ## the hermetic tests, with coverage
 	@$(BIN)/pytest tests/unit tests/contract --cov=hvdctl --cov-report=term:skip-covered
 
-e2e: $(VENV)/.ready engine ## the tests on a real engine
+e2e: $(VENV)/.ready images ## the tests on a real engine
 	@$(BIN)/pytest tests/e2e --durations=8
 
 bench-up: setup ## measure up, down and run; a table, and bench-up.json

@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../examples"
 
 readonly hvdctl=${HVDCTL:+$(cd .. && realpath "$HVDCTL")}
-readonly name=demo
+readonly name=hvdctl-demo
 
 step() {
     printf '\n$ hvdctl %s\n' "$*"

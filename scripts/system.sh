@@ -3,7 +3,7 @@
 set -euo pipefail
 
 # program:package
-readonly needed=(ssh:openssh-client rsync:rsync setpriv:util-linux)
+readonly needed=(ssh:openssh-client rsync:rsync setpriv:util-linux debootstrap:debootstrap)
 
 main() {
     local missing=() entry

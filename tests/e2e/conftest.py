@@ -141,7 +141,7 @@ def hvdctl(tmp_path: Path) -> Iterator[Hvdctl]:
     """A cluster name that nothing has; whatever the test leaves of it is removed."""
     made = Hvdctl(tmp_path / "home")
     yield made
-    _remove(made)
+    remove(made)
 
 
 @pytest.fixture(scope="session")
@@ -153,10 +153,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hvdctl]:
     try:
         assert "0 left" in made("down", "-y").out
     finally:
-        _remove(made)
+        remove(made)
 
 
-def _remove(made: Hvdctl) -> None:
+def remove(made: Hvdctl) -> None:
     with contextlib.suppress(Exception):
         local.sweep(made.name, keep_data=False, step=Silent())
     assert made.left() == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hvdctl import engine, local
 
-from tests.e2e.conftest import Hvdctl, wait_for
+from tests.e2e.conftest import Hvdctl, remove, wait_for
 
 pytestmark = pytest.mark.docker
 
@@ -81,6 +81,9 @@ def test_the_link_rate_is_changed_in_place_and_measured(hvdctl: Hvdctl) -> None:
     assert list(faster["changes"]) == ["changed"]
     assert hvdctl.ids() == ids
     assert 60e6 < faster["link"]["bits"] < 1.05 * 200e6
+    engine.client().containers.get(local.name_of(hvdctl.name, "node1")).restart()
+    healed = hvdctl("up", "--json").data
+    assert healed["changes"] == {"changed": ["hvd_container_node.node[1]"]}, "a restart loses the rate, up sets it"
     free = hvdctl("up", "--net", "none", "--json").data
     assert free["link"] is None
     assert hvdctl.ids() == ids
@@ -157,7 +160,7 @@ def test_a_killed_up_is_taken_down(hvdctl: Hvdctl, moment: str) -> None:
 
 
 def _kill_up(hvdctl: Hvdctl, moment: str) -> None:
-    process = hvdctl.start("up", "--nodes", "3")
+    process = hvdctl.start("up", "--nodes", "3", "--net", "100m")
     wait_for(lambda: MOMENTS[moment](hvdctl) or process.poll() is not None)
     process.kill()
     process.communicate()
@@ -175,18 +178,21 @@ def test_a_second_up_is_refused_and_names_the_holder(hvdctl: Hvdctl) -> None:
     assert len(hvdctl.ids()) == 2
 
 
-def test_ctrl_c_in_up_then_up(hvdctl: Hvdctl) -> None:
+@pytest.mark.parametrize("moment", ["first node", "configuring"])
+def test_ctrl_c_in_up_then_up(hvdctl: Hvdctl, moment: str) -> None:
     process = hvdctl.start("up", "--nodes", "3")
-    wait_for(lambda: _engine_has(hvdctl, "container"))
+    wait_for(lambda: MOMENTS[moment](hvdctl))
     process.send_signal(2)
     told = process.communicate(timeout=300)[0]
     assert process.returncode == 130, told
     assert "interrupted" in told
+    assert "Exception" not in told and "Traceback" not in told
     assert len(hvdctl("up", "--json").data["nodes"]) == 3
 
 
-def test_two_clusters_side_by_side(hvdctl: Hvdctl, tmp_path: Path) -> None:
+def test_two_clusters_side_by_side(hvdctl: Hvdctl, request: pytest.FixtureRequest) -> None:
     other = Hvdctl(hvdctl.home)
+    request.addfinalizer(lambda: remove(other))
     both = [one.start("up", "--nodes", "2") for one in (hvdctl, other)]
     told = [process.communicate(timeout=300)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], told

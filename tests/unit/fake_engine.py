@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 import re
 import socketserver
@@ -28,6 +29,7 @@ class FakeEngine:
     def __init__(self, socket: Path) -> None:
         self.url = f"unix://{socket}"
         self.images = {"test/node:1"}
+        self.starts = itertools.count(1)
         self.runtimes: dict[str, Any] = {"runc": {}}
         self.containers: dict[str, dict[str, Any]] = {}
         self.networks: dict[str, dict[str, Any]] = {}
@@ -137,7 +139,7 @@ class FakeEngine:
             "Labels": asked.get("Labels") or {},
             "Config": {**asked, "Labels": asked.get("Labels") or {}, "Tty": False},
             "HostConfig": {"Memory": 0, "CpuQuota": 0, **host, "LogConfig": {"Type": "none"}},
-            "State": {"Status": "created"},
+            "State": {"Status": "created", "StartedAt": "0001-01-01T00:00:00Z"},
             "Mounts": mounts,
             "NetworkSettings": {"Networks": networks},
             "files": {},
@@ -181,7 +183,7 @@ class FakeEngine:
         if self.dies_at_start:
             found["State"]["Status"], found["said"] = "exited", "sshd: no hostkeys available\n"
             return 204, ""
-        found["State"]["Status"] = "running"
+        found["State"] = {"Status": "running", "StartedAt": f"start {next(self.starts)}"}
         for network in found["NetworkSettings"]["Networks"].values():
             network["IPAddress"] = f"10.99.0.{found['number'] + 1}"
         return 204, ""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hvdctl.cluster import Cluster, Node, digest, known, write
+from hvdctl.cluster import Cluster, Node, command_line, digest, known, write
 from hvdctl.errors import LockedError, UsageError
 from hvdctl.spec import Spec
 from support import hold, make_nodes, wait_for
@@ -212,3 +212,10 @@ def test_a_node_is_read_from_what_terraform_gives() -> None:
     data = {"id": "1", "name": "n", "role": "head", "kind": "container", "address": "a", "private_address": "b"}
     data |= {"ssh_user": "u", "ssh_port": 22, "ssh_proxy": None, "slots": 1, "gpus": 0, "more": True}
     assert Node.read(data).ssh_port == 22
+
+
+@pytest.mark.parametrize("words", [["up", "--env", "TOKEN=hush"], ["up", "--env=TOKEN=hush", "-y"]])
+def test_a_lock_keeps_no_secret(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["hvdctl", *words])
+    assert "hush" not in command_line()
+    assert "TOKEN=..." in command_line()

@@ -29,7 +29,10 @@ def test_submit_copies_the_folder_then_asks_the_head(cluster: Cluster, fake_node
     project = tmp_path / "my project"
     project.mkdir()
     (project / ".hvdctlignore").write_text("data/\n")
-    number = jobs.submit(cluster, jobs.Job(["python", "a b.py"], env={"TOKEN": "secret"}, workdir=project))
+    number = jobs.submit(
+        cluster,
+        jobs.prepare(cluster, jobs.Job(["python", "a b.py"], env={"TOKEN": "secret"}, workdir=project)),
+    )
     assert number == 7
     asked = json.loads((fake_nodes / "submit.request.node0").read_text())
     assert asked["command"] == ["python", "a b.py"]
@@ -47,7 +50,7 @@ def test_submit_copies_the_folder_then_asks_the_head(cluster: Cluster, fake_node
 def test_torch_needs_pytorch(cluster: Cluster, fake_nodes: Path, tmp_path: Path) -> None:
     cluster.store_spec(Spec(name="demo", framework="tensorflow"))
     with pytest.raises(UsageError, match="--launcher torch needs PyTorch"):
-        jobs.submit(cluster, jobs.Job(["x"], launcher="torch", workdir=tmp_path))
+        jobs.prepare(cluster, jobs.Job(["x"], launcher="torch", workdir=tmp_path))
     assert not (fake_nodes / "rsync.log").exists()
 
 
@@ -57,23 +60,29 @@ def test_the_home_folder_is_not_copied_by_accident(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="is no working directory to copy"):
-        jobs.submit(cluster, jobs.Job(["x"]))
+        jobs.prepare(cluster, jobs.Job(["x"]))
     with pytest.raises(UsageError, match="there is no such folder"):
-        jobs.submit(cluster, jobs.Job(["x"], workdir=tmp_path / "gone"))
+        jobs.prepare(cluster, jobs.Job(["x"], workdir=tmp_path / "gone"))
     assert not (fake_nodes / "rsync.log").exists()
 
 
 def test_what_the_head_refuses_is_told_in_its_words(cluster: Cluster, fake_nodes: Path, tmp_path: Path) -> None:
     answer(fake_nodes, "submit", {"error": "run 3 is under way"}, code=2)
     with pytest.raises(UsageError, match="run 3 is under way"):
-        jobs.submit(cluster, jobs.Job(["x"], workdir=tmp_path))
+        jobs.submit(cluster, jobs.prepare(cluster, jobs.Job(["x"], workdir=tmp_path)))
 
 
 def test_an_agent_that_breaks_is_told_with_its_last_line(cluster: Cluster, fake_nodes: Path, tmp_path: Path) -> None:
     (fake_nodes / "submit.json").write_text("Traceback\nImportError: no module\n")
     (fake_nodes / "submit.code").write_text("1")
     with pytest.raises(HvdctlError, match="node0: hvd-agent submit failed: ImportError: no module"):
-        jobs.submit(cluster, jobs.Job(["x"], workdir=tmp_path))
+        jobs.submit(cluster, jobs.prepare(cluster, jobs.Job(["x"], workdir=tmp_path)))
+
+
+def test_a_cancel_that_did_not_end_the_run_says_so(cluster: Cluster, fake_nodes: Path) -> None:
+    answer(fake_nodes, "cancel", {"id": 3, "state": "running"}, code=1)
+    with pytest.raises(HvdctlError, match="run 3 has not ended yet"):
+        jobs.cancel(cluster, 3)
 
 
 def test_a_copy_that_fails_says_why(cluster: Cluster, fake_nodes: Path, tmp_path: Path) -> None:

@@ -176,3 +176,22 @@ def test_a_list_is_not_stopped_by_one_corrupt_cluster(cluster: Cluster, engine: 
     rows = {row["cluster"]: row["state"] for row in pipeline.list_clusters()}
     assert rows["alpha"] == "half-made"
     assert rows["demo"].startswith("unreadable: ")
+
+
+def test_a_cluster_of_another_home_is_left_alone(
+    site: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = Spec(name="demo", nodes=1, image=IMAGE)
+    pipeline.up(spec, Silent())
+    stands = site.names("containers")
+    monkeypatch.setenv("HVDCTL_HOME", str(tmp_path / "another"))
+    with pytest.raises(UsageError, match="runs already, and this home does not know it"):
+        pipeline.up(spec, Silent())
+    assert site.names("containers") == stands
+
+
+def test_a_share_with_data_is_not_exchanged_for_a_folder(site: FakeEngine, tmp_path: Path) -> None:
+    pipeline.up(Spec(name="demo", nodes=1, image=IMAGE), Silent())
+    with pytest.raises(UsageError, match="would delete what is on the share"):
+        pipeline.up(Spec(name="demo", nodes=1, image=IMAGE, share=str(tmp_path)), Silent())
+    assert site.names("volumes") == ["hvdctl-demo-share"]

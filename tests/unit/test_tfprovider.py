@@ -81,6 +81,7 @@ def planned(network: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
         "ssh_private_key": str(tmp_path / "user_key"),
         "ssh_host_private_key": str(tmp_path / "host_key"),
         "address": None,
+        "started": None,
     }
 
 
@@ -303,3 +304,12 @@ def test_what_hvdctl_did_not_make_is_not_imported(
         assert caller.import_(name) is None
         assert len(caller.errors) == 1
         assert name in caller.errors[0]
+
+
+def test_a_restarted_node_has_lost_its_link_rate(
+    node: Caller, engine: FakeEngine, planned: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = node.create({**planned, "rate": 10**9})
+    assert node.read(made) == made
+    engine.container("hvdctl-demo-node0")["State"]["StartedAt"] = "later"
+    assert node.read(made)["rate"] is None

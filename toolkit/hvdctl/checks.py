@@ -69,7 +69,11 @@ def _on_all(cluster: Cluster, nodes: list[Node]) -> Iterator[Check]:
         return
     faults, versions = [], ""
     for node in nodes:
-        answer = cast(dict[str, Any], ssh.agent(cluster, node.name, "doctor", timeout=180))
+        try:
+            answer = cast(dict[str, Any], ssh.agent(cluster, node.name, "doctor", timeout=200))
+        except HvdctlError as error:
+            faults.append(f"{node.name} ({error.message})")
+            continue
         if not answer.get("ok"):
             faults.append(f"{node.name} ({'; '.join(answer.get('problems', []))})")
         versions = ", ".join(f"{name} {value}" for name, value in sorted(answer.get("versions", {}).items()))
@@ -123,7 +127,7 @@ def _engine() -> str:
 
 
 def _image(spec: Spec) -> Check:
-    wanted = spec.image if spec.image != "auto" else images.reference(spec.framework)
+    wanted = spec.image if spec.image != "auto" else images.reference(spec.framework, images.cuda_for(spec))
     there = any(wanted in image.tags for image in engine.client().images.list())
     if there:
         return Check("image", "ok", wanted)

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -244,5 +245,5 @@ def digest(*parts: object) -> str:
 
 
 def command_line() -> str:
-    """How this hvdctl was called, for the holder of a lock."""
-    return " ".join(sys.argv[1:])
+    """How this hvdctl was called, for the holder of a lock; values of --env may be secrets."""
+    return re.sub(r"(--env[ =][^ =]+=)\S+", r"\1...", " ".join(sys.argv[1:]))

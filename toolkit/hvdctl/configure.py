@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hvdctl import paths
+from hvdctl import interrupts, paths
 from hvdctl.cluster import Cluster
 from hvdctl.errors import PhaseError
 
@@ -44,20 +44,25 @@ def play(cluster: Cluster, playbook: str, variables: dict[str, Any], on_event: C
                 problems.append(problem)
             return False
 
-        runner = ansible_runner.run(
-            private_data_dir=str(work),
-            project_dir=str(paths.asset("playbooks")),
-            playbook=playbook,
-            inventory=str(cluster.inventory),
-            extravars=variables,
-            envvars=_environment(work, sockets),
-            event_handler=take,
-            quiet=True,
-            suppress_env_files=True,
-            settings={"runner_mode": "subprocess", "suppress_ansible_output": True},
-        )
+        with interrupts.counted() as pressed:
+            runner = ansible_runner.run(
+                private_data_dir=str(work),
+                project_dir=str(paths.asset("playbooks")),
+                playbook=playbook,
+                inventory=str(cluster.inventory),
+                extravars=variables,
+                envvars=_environment(work, sockets),
+                event_handler=take,
+                quiet=True,
+                suppress_env_files=True,
+                settings={"suppress_ansible_output": True},
+                # Without it ansible-runner takes the signals for itself, and keeps them.
+                cancel_callback=lambda: pressed() > 0,
+            )
         if runner.status != "successful" and not problems:
             log.write(runner.stdout.read())
+    if runner.status == "canceled":
+        raise KeyboardInterrupt
     if runner.status != "successful":
         more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
         told = "; ".join(problems[:3]) + more or f"ansible-playbook ended with {runner.rc}"

@@ -25,6 +25,8 @@ from hvdctl.progress import Progress
 if TYPE_CHECKING:
     from docker import DockerClient
 
+    from hvdctl.spec import Spec
+
 FRAMEWORKS = wheels.FRAMEWORKS
 
 
@@ -54,6 +56,11 @@ class Installed:
 def reference(framework: str, cuda: str | None = None) -> str:
     """The name of the nodes' image. It changes exactly when something that goes into the image does."""
     return _plan(framework, cuda).names["horovod"]
+
+
+def cuda_for(spec: Spec) -> str | None:
+    """The CUDA version that the nodes of a spec need; None where they have no GPU."""
+    return wheels.cuda_version(spec.framework) if spec.gpus else None
 
 
 def compiled_reference(framework: str, cuda: str | None = None) -> str:

@@ -30,6 +30,7 @@ _SECRET = "env.json"  # noqa: S105 - the name of the file that stays on the shar
 _RECONNECTS = 5
 
 Record = dict[str, Any]
+Request = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,10 @@ def request(job: Job, spec: Spec, nodes: Sequence[Node], remote_dir: str, cores:
     }
 
 
-def submit(cluster: Cluster, job: Job) -> int:
-    """Sync the working directory, start the job, return its number."""
-    spec, head = cluster.spec(), ssh.pick(cluster)
-    nodes = cluster.nodes()
+def prepare(cluster: Cluster, job: Job) -> Request:
+    """Check the job and sync its working directory; what to submit."""
+    ssh.pick(cluster)
+    spec, nodes = cluster.spec(), cluster.nodes()
     local = (job.workdir or Path.cwd()).absolute()
     asked = request(job, spec, nodes, remote_dir(local), os.cpu_count() or 1)
     # Numbers go on after `down`: the records of earlier runs are kept here.
@@ -82,7 +83,12 @@ def submit(cluster: Cluster, job: Job) -> int:
     if lost := _lost(cluster, spec, [host for host, _ in asked["hosts"]]):
         raise HvdctlError(f"lost: {', '.join(lost)}", hint=f"`hvdctl up --name {cluster.name}` makes them anew")
     sync(cluster, local, asked["workdir"], given=job.workdir is not None)
-    answer = cast(Record, ssh.agent(cluster, head.name, "submit", request=asked))
+    return asked
+
+
+def submit(cluster: Cluster, asked: Request) -> int:
+    """Start a prepared job and return its number."""
+    answer = cast(Record, ssh.agent(cluster, ssh.pick(cluster).name, "submit", request=asked))
     return int(answer["id"])
 
 
@@ -126,11 +132,11 @@ def follow(
         output = cast(IO[bytes], stream.stdout)
         try:
             while True:
-                if interrupts() > 1:
-                    return None
                 if interrupts() and canceller is None:
                     canceller = _start_cancel(cluster, head, run)
                     say(f"stopping every rank of run {run} (Ctrl-C again leaves that to the head)")
+                if interrupts() > 1:
+                    return None
                 if not select.select([output], [], [], 0.1)[0]:
                     continue
                 data = os.read(output.fileno(), 1 << 16)
@@ -167,7 +173,8 @@ def show(cluster: Cluster, run: int) -> Record:
 
 def rows(cluster: Cluster) -> list[Record]:
     """Every run: those on the head, and those of clusters of this name before it."""
-    kept = {int(folder.name): _copy(cluster, int(folder.name)) for folder in _kept(cluster)}
+    copies = [_copy(cluster, int(folder.name)) for folder in _kept(cluster)]
+    kept = {int(copy["id"]): {**copy, "command": copy["user_command"]} for copy in copies}
     live = cast(list[Record], _asked(cluster, lambda head: ssh.agent(cluster, head, "list"), list))
     merged = {**kept, **{int(row["id"]): row for row in live}}
     return [merged[number] for number in sorted(merged)]
@@ -184,7 +191,10 @@ def latest(cluster: Cluster, *, active: bool = False) -> int:
 
 def cancel(cluster: Cluster, run: int) -> Record:
     """End every rank on every node; the record afterwards."""
-    return cast(Record, ssh.agent(cluster, ssh.pick(cluster).name, "cancel", str(run), timeout=90))
+    record = cast(Record, ssh.agent(cluster, ssh.pick(cluster).name, "cancel", str(run), timeout=90))
+    if record["state"] not in FINAL:
+        raise HvdctlError(f"run {run} has not ended yet", hint=f"`hvdctl cancel {run} --name {cluster.name}` again")
+    return record
 
 
 def fetch(cluster: Cluster, run: int) -> Path:

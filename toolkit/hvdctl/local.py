@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -13,6 +14,7 @@ from hvdctl.progress import Step
 
 LABEL = "hvdctl.cluster"
 NAME_LABEL = "hvdctl.name"
+_SWEEPS = 3
 
 _Asked = ParamSpec("_Asked")
 _Answer = TypeVar("_Answer")
@@ -40,12 +42,13 @@ def name_of(cluster: str, name: str) -> str:
 
 @_plainly
 def preflight(*, image: str, gpus: int, share: str) -> None:
-    """Raise where this machine can't give what is asked."""
+    """Raise where this machine can't give what is asked; an image `auto` is made later."""
     client = engine.client()
     from docker.errors import ImageNotFound
 
     try:
-        client.images.get(image)
+        if image != "auto":
+            client.images.get(image)
     except ImageNotFound:
         raise UsageError(
             f"the engine has no image {image!r}",
@@ -63,7 +66,7 @@ def preflight(*, image: str, gpus: int, share: str) -> None:
 @_plainly
 def observe(cluster: str) -> dict[str, str]:
     """The engine's word on each container of the cluster, by node name."""
-    found = engine.client().containers.list(all=True, filters=_of(cluster))
+    found = _containers(_of(cluster))
     return {c.labels[NAME_LABEL]: str(c.status) for c in found if NAME_LABEL in c.labels}
 
 
@@ -74,11 +77,20 @@ def leftovers(cluster: str) -> list[str]:
 
 @_plainly
 def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
+    # More than once: what a killed hvdctl asked for may still be on its way in the engine.
+    for attempt in range(_SWEEPS):
+        found = [(kind, thing) for kind, thing in _things(cluster) if not (kind == "volume" and keep_data)]
+        if not found:
+            return
+        if attempt:
+            time.sleep(1)
+        _remove(found, step)
+
+
+def _remove(found: list[tuple[str, Any]], step: Step) -> None:
     from docker.errors import APIError, NotFound
 
-    for kind, thing in _things(cluster):
-        if kind == "volume" and keep_data:
-            continue
+    for kind, thing in found:
         step.update(f"{kind} {thing.name}")
         try:
             if kind == "container":
@@ -94,8 +106,7 @@ def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
 @_plainly
 def clusters() -> list[str]:
     client = engine.client()
-    things: list[Any] = [*client.containers.list(all=True, filters={"label": LABEL})]
-    labels = [thing.labels for thing in things]
+    labels = [thing.labels for thing in _containers({"label": LABEL})]
     labels += [network.attrs.get("Labels") for network in client.networks.list(filters={"label": LABEL})]
     labels += [volume.attrs.get("Labels") for volume in client.volumes.list(filters={"label": LABEL})]
     return sorted({found[LABEL] for found in labels if found})
@@ -117,11 +128,19 @@ def _of(cluster: str) -> dict[str, Any]:
     return {"label": f"{LABEL}={cluster}"}
 
 
+def _containers(label: dict[str, Any]) -> list[Any]:
+    """Those that carry the label; one that goes while it is looked at is no error."""
+    return engine.client().containers.list(all=True, filters=label, ignore_removed=True)
+
+
 def _things(cluster: str) -> list[tuple[str, Any]]:
     """Containers first: they hold the others."""
     client = engine.client()
     return [
-        *(("container", thing) for thing in client.containers.list(all=True, filters=_of(cluster))),
+        *(
+            ("container", thing)
+            for thing in client.containers.list(all=True, filters=_of(cluster), ignore_removed=True)
+        ),
         *(("network", thing) for thing in client.networks.list(filters=_of(cluster))),
         *(("volume", thing) for thing in client.volumes.list(filters=_of(cluster))),
     ]

@@ -73,9 +73,10 @@ def up(spec: Spec, progress: Progress) -> Report:
     with cluster.locked(command_line()):
         _check_states(cluster, _terraform(cluster, spec))
         _check_move(cluster, spec)
+        _check_owner(cluster, provider)
+        provider.site.preflight(image=spec.image, gpus=spec.gpus, share=spec.share)
         seconds: dict[str, float] = {}
         image = _image(spec, progress, seconds)
-        provider.site.preflight(image=image, gpus=spec.gpus, share=spec.share)
         # Stored before anything is made: a killed `up` goes on with what was asked of it.
         cluster.store_spec(spec)
         with _timed(progress, "Provisioning", seconds) as step:
@@ -168,13 +169,13 @@ def list_clusters() -> list[dict[str, Any]]:
 
 
 def _reference(spec: Spec) -> str:
-    return spec.image if spec.image != "auto" else images.reference(spec.framework)
+    return spec.image if spec.image != "auto" else images.reference(spec.framework, images.cuda_for(spec))
 
 
 def _image(spec: Spec, progress: Progress, seconds: dict[str, float]) -> str:
     if spec.image != "auto":
         return spec.image
-    built = images.build(spec.framework, progress)
+    built = images.build(spec.framework, progress, cuda=images.cuda_for(spec))
     seconds["image"] = built.seconds
     return built.reference
 
@@ -300,6 +301,20 @@ def _check_move(cluster: Cluster, spec: Spec) -> None:
         raise UsageError(
             f"cluster {cluster.name!r} stands on {stored['provider']!r} and can't move to {spec.provider!r}",
             hint=f"`hvdctl down --name {cluster.name}` first, or choose another --name",
+        )
+    if stored and stored.get("share") == "auto" != spec.share and cluster.nodes():
+        raise UsageError(
+            f"share: a change from auto to {spec.share} would delete what is on the share of {cluster.name!r}",
+            hint="`hvdctl pull` what you need, `hvdctl down`, then `hvdctl up --share`",
+        )
+
+
+def _check_owner(cluster: Cluster, provider: providers.Provider) -> None:
+    """Refuse a name that someone else's cluster has on this site: it would be taken for a half-made one of ours."""
+    if not cluster.exists and provider.site.observe(cluster.name):
+        raise UsageError(
+            f"cluster {cluster.name!r} runs already, and this home does not know it ({paths.home()})",
+            hint="choose another --name, or set HVDCTL_HOME to the one it was made with",
         )
 
 

@@ -66,8 +66,13 @@ def served(log: Path) -> Iterator[dict[str, str]]:
             else:
                 raise PhaseError("the Terraform provider of hvdctl did not start", log=log)
             # Drained, so that a chatty plugin never blocks on a full pipe.
-            threading.Thread(target=announced.read, daemon=True).start()
+            threading.Thread(target=_drain, args=(announced,), daemon=True).start()
             yield {"TF_REATTACH_PROVIDERS": line.split(_ANNOUNCED, 1)[1].strip().strip("'")}
         finally:
             plugin.terminate()
             plugin.wait()
+
+
+def _drain(stream: IO[str]) -> None:
+    with contextlib.suppress(OSError, ValueError):  # closed under us when the plugin is ended
+        stream.read()

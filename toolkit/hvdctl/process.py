@@ -1,6 +1,6 @@
 """The one place that starts processes: argument lists, never shell strings.
 
-Children end when hvdctl ends, however it ends, so a killed hvdctl leaves no terraform or ansible at work behind it.
+Children end when hvdctl ends, however it ends, so a killed hvdctl leaves no terraform at work behind it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from hvdctl.errors import ToolMissing
 
 _PACKAGES = {
     "ssh": "openssh-client",
-    "ssh-keygen": "openssh-client",
     "rsync": "rsync",
     "debootstrap": "debootstrap",
     "setpriv": "util-linux",
@@ -49,6 +48,7 @@ def capture(
         env=env,
         timeout=timeout,
         check=False,
+        start_new_session=True,  # Ctrl-C is for us to act on
     )
 
 

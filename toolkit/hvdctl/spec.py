@@ -35,7 +35,7 @@ def parse_rate(value: object) -> int | None:
     bits = round(float(match[1]) * _RATE_UNITS[match[2].lower()]) if match else 0
     if isinstance(value, bool) or not _MIN_RATE <= bits <= _MAX_RATE:
         raise ValueError(f"{text!r} is not a link rate; write 100m, 1g, 10g (100k to 1000g) or none")
-    return bits
+    return bits // 8 * 8  # the kernel counts bytes
 
 
 def format_rate(bits: float | None) -> str:
@@ -130,7 +130,7 @@ class Spec(BaseModel):
     )
     nodes: int = Field(2, ge=1, le=MAX_NODES, description="Number of nodes; the first one is the head.")
     slots: int = Field(1, ge=1, le=256, description="Ranks that a node takes.")
-    cpus: float | None = Field(None, gt=0, le=1024, description="CPUs of a node; null: no limit.")
+    cpus: float | None = Field(None, ge=0.01, le=1024, description="CPUs of a node; null: no limit.")
     memory: Size = Field(None, description="Memory of a node, such as 4g; none: no limit.")
     gpus: int = Field(0, ge=0, le=64, description="GPUs of a node.")
     net: Rate = Field(None, description="Link rate of every node, such as 100m, 1g, 10g; none: not limited.")

@@ -33,10 +33,6 @@ class Outcome:
     drift: list[str] = field(default_factory=list)
     done: int = 0
 
-    @property
-    def changed(self) -> bool:
-        return any(self.changes.values())
-
 
 def binary() -> str:
     """The program, Terraform before OpenTofu."""

@@ -68,6 +68,11 @@ def pins(framework: str, cuda: str | None = None) -> Pins:
     )
 
 
+def cuda_version(framework: str) -> str:
+    """The one CUDA version that the pinned release of a framework is built for."""
+    return str(versions()["cuda"][framework]["version"])
+
+
 def cuda_variant(framework: str, cuda: str) -> dict[str, Any]:
     """The table in versions.toml for a framework's CUDA build; a release is built for one CUDA only."""
     variant: dict[str, Any] = versions()["cuda"][framework]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -44,7 +45,8 @@ def cancel(folder: Path) -> dict[str, Any]:
     record = store.load(folder)
     if record["state"] in store.FINAL:
         return record
-    (folder / "cancel").write_text("cancel\n")
+    with contextlib.suppress(OSError):  # a full share must not keep the word from the supervisor
+        (folder / "cancel").write_text("cancel\n")
     deadline = time.monotonic() + _CANCEL_S
     told = False
     while record["state"] not in store.FINAL and time.monotonic() < deadline:

@@ -30,7 +30,7 @@ def exec_(
     head = ssh.pick(cluster)
     names = [node.name for node in cluster.nodes()]
     # One that looks like a node is meant as one: ssh.pick says which there are.
-    named = not all_ and (words[0] in (*names, "head") or re.fullmatch(r"node\d+", words[0]) is not None)
+    named = not all_ and (words[0] in names or re.fullmatch(r"node\d+", words[0]) is not None)
     chosen, command = (words[0], words[1:]) if named else (head.name, words)
     if not command:
         raise UsageError("no command given", hint="hvdctl exec node1 -- hostname")

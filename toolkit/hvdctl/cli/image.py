@@ -16,6 +16,7 @@ app = typer.Typer(help="The images that nodes run.", no_args_is_help=True, rich_
 def build(
     framework: Annotated[str, typer.Argument(help="pytorch, tensorflow or all.")] = "pytorch",
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Build although nothing has changed.")] = False,
+    cuda: Annotated[bool, typer.Option("--cuda", help="The variant for nodes with GPUs.")] = False,
     json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -23,7 +24,7 @@ def build(
 
     Example: `hvdctl image build all`
     """
-    from hvdctl import images
+    from hvdctl import images, wheels
     from hvdctl.cli.terminal import Terminal, seconds
     from hvdctl.errors import UsageError
 
@@ -32,7 +33,9 @@ def build(
         raise UsageError(f"{framework!r} is not a framework; choose one of: {', '.join(known)}, all")
     terminal = Terminal(as_json=json, verbose=verbose)
     chosen = known if framework == "all" else (framework,)
-    built = [images.build(one, terminal, rebuild=rebuild) for one in chosen]
+    built = [
+        images.build(one, terminal, rebuild=rebuild, cuda=wheels.cuda_version(one) if cuda else None) for one in chosen
+    ]
 
     def render() -> None:
         for one in built:

@@ -60,8 +60,9 @@ def logs(
 
     Example: `hvdctl logs -f 3`
     """
+    from hvdctl import interrupts
     from hvdctl import jobs as library
-    from hvdctl.cli.run import counted_interrupts, watch
+    from hvdctl.cli.run import watch
     from hvdctl.cli.terminal import Terminal
     from hvdctl.errors import HvdctlError
 
@@ -69,8 +70,8 @@ def logs(
     number = run if run is not None else library.latest(cluster)
     record = library.show(cluster, number)
     if follow and record["state"] not in library.FINAL:
-        with counted_interrupts() as interrupts:
-            watch(cluster, number, Terminal(), interrupts, rank)
+        with interrupts.counted() as pressed:
+            watch(cluster, number, Terminal(), pressed, rank)
         return
     if cluster.nodes():
         try:

@@ -95,6 +95,7 @@ def resolve(name: str | None, file: Path | None, env: list[str] | None = None, *
     stored = cluster.spec().stored() if cluster.exists else {}
     given = {key: value for key, value in flags.items() if value is not None} | {"name": cluster.name}
     if env:
-        written = read_file(source) if source else {}
-        given["env"] = {**(written.get("env") or stored.get("env") or {}), **environment(env)}
+        below = (read_file(source) if source else {}).get("env") or stored.get("env") or {}
+        if isinstance(below, dict):  # else `load` says what it must be
+            given["env"] = {**below, **environment(env)}
     return load(source, given, stored)

@@ -24,6 +24,7 @@ def plan(
     framework: o.FrameworkOption = None,
     image: o.ImageOption = None,
     share: o.ShareOption = None,
+    env: o.EnvOption = None,
     provider: o.ProviderOption = None,
     file: o.FileOption = None,
     json: o.JsonOption = False,
@@ -37,6 +38,7 @@ def plan(
     spec = o.resolve(
         name,
         file,
+        env,
         nodes=nodes,
         net=net,
         slots=slots,

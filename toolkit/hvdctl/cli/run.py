@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,24 +33,25 @@ def run(
 
     Example: `hvdctl run --np 4 -- python train.py --epochs 3`
     """
-    from hvdctl import jobs
+    from hvdctl import interrupts, jobs
     from hvdctl.cli.terminal import Terminal, environment
 
     terminal = Terminal(as_json=json)
     cluster = o.find_cluster(name)
     job = jobs.Job(command, np, launcher, environment(env or []), workdir)
-    with counted_interrupts() as interrupts:
-        number = jobs.submit(cluster, job)
+    asked = jobs.prepare(cluster, job)
+    with interrupts.counted() as pressed:
+        number = jobs.submit(cluster, asked)
         if detach:
             how = f"`hvdctl logs -f {number} --name {cluster.name}` follows it"
             terminal.result({"id": number}, lambda: terminal.line(f"run {number} started; {how}"))
             return
         terminal.say(f"run {number} on {cluster.name!r}")
-        watch(cluster, number, terminal, interrupts)
+        watch(cluster, number, terminal, pressed)
 
 
 def watch(
-    cluster: Cluster, number: int, terminal: Terminal, interrupts: Callable[[], int], rank: int | None = None
+    cluster: Cluster, number: int, terminal: Terminal, pressed: Callable[[], int], rank: int | None = None
 ) -> None:
     """Show the output until the run ends, keep its record, leave with its exit code."""
     from hvdctl import jobs
@@ -65,7 +64,7 @@ def watch(
         out.write(data)
         out.flush()
 
-    record = jobs.follow(cluster, number, write, interrupts=interrupts, say=terminal.say, rank=rank)
+    record = jobs.follow(cluster, number, write, interrupts=pressed, say=terminal.say, rank=rank)
     if record is None:
         terminal.say(f"the head ends run {number}; `hvdctl jobs --name {cluster.name}` shows when it has")
         raise typer.Exit(jobs.CANCELLED)
@@ -75,19 +74,3 @@ def watch(
     jobs.judge(record, log=kept)
     took = record.get("duration_s") or max(0.0, time.time() - record["started"])
     terminal.say(f"run {number} succeeded in {seconds(took)}; logs: {kept}")
-
-
-@contextmanager
-def counted_interrupts() -> Iterator[Callable[[], int]]:
-    """Ctrl-C only counts: whoever waits looks at the count and decides, at one place."""
-    count = 0
-
-    def note(*_: object) -> None:
-        nonlocal count
-        count += 1
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: count
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import cast
 
 from docker import DockerClient
-from docker.errors import ContainerError
+from docker.errors import ContainerError, NotFound
 from docker.models.containers import Container
 
 from hvdctl import local
@@ -17,10 +18,12 @@ DEVICE = "eth0"
 def shape(client: DockerClient, node: Container, image: str, rate: float | None) -> None:
     """Limit what the node sends and what it receives to `rate` bits per second each; None lifts the limit."""
     asked = "none" if rate is None else str(int(rate))
+    clear(client, str(node.name))
     try:
         client.containers.run(
             image,
             [DEVICE, asked],
+            name=_helper(str(node.name)),
             entrypoint="/usr/local/bin/hvd-link",
             network_mode=f"container:{node.id}",
             user="0:0",
@@ -34,6 +37,16 @@ def shape(client: DockerClient, node: Container, image: str, rate: float | None)
     except ContainerError as error:
         said = (error.stderr or b"").decode(errors="replace").strip() if isinstance(error.stderr, bytes) else ""
         raise HvdctlError(f"the link can't be set to {asked} bit/s: {said or error}") from None
+
+
+def clear(client: DockerClient, node: str) -> None:
+    """Remove the helper of a node that a killed hvdctl left."""
+    with contextlib.suppress(NotFound):
+        client.containers.get(_helper(node)).remove(force=True)
+
+
+def _helper(node: str) -> str:
+    return f"{node}-link"
 
 
 def rate_of(node: Container) -> float | None:

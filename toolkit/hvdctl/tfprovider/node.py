@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import tarfile
 import time
@@ -58,6 +59,7 @@ class HvdContainerNode(EngineResource):
                 Attribute("cpus", number, optional=True, description="CPUs; null: no limit"),
                 Attribute("memory", number, optional=True, description="Bytes; null: no limit"),
                 Attribute("rate", number, optional=True, description="Link rate in bit/s; null: not limited"),
+                Attribute("started", text, computed=True, description="When it was last started"),
                 Attribute("address", text, computed=True, description="Address on the cluster's network"),
             ],
         )
@@ -72,9 +74,10 @@ class HvdContainerNode(EngineResource):
                 link.shape(self.provider.engine, container, planned["image"], planned["rate"])
             address = _address(container)
         except BaseException:
-            container.remove(force=True, v=True)
+            with contextlib.suppress(APIError):
+                self._drop(container)
             raise
-        return {**planned, "id": container.id, "address": address}
+        return {**planned, "id": container.id, "address": address, "started": _started(container)}
 
     def look(self, current: State) -> State | None:
         """The node as it stands; None where it is gone or has ended, so that it is made anew."""
@@ -84,7 +87,9 @@ class HvdContainerNode(EngineResource):
             return None
         if container.status != "running":
             return None
-        return {**current, "address": _address(container)}
+        seen = {**current, "address": _address(container), "started": _started(container)}
+        # A restarted container has a network namespace of its own again, with no limit on its link.
+        return seen if seen["started"] == current["started"] else {**seen, "rate": None}
 
     def change(self, current: State, planned: State) -> State:
         container = self.provider.engine.containers.get(current["id"])
@@ -92,13 +97,11 @@ class HvdContainerNode(EngineResource):
             link.shape(self.provider.engine, container, planned["image"], planned["rate"])
         if (planned["cpus"], planned["memory"]) != (current["cpus"], current["memory"]):
             self._limit(container, planned)
-        return {**planned, "id": current["id"], "address": current["address"]}
+        return {**planned, "id": current["id"], "address": current["address"], "started": current["started"]}
 
     def remove(self, current: State) -> None:
         try:
-            container = self.provider.engine.containers.get(current["id"])
-            with self.provider.endpoints:
-                container.remove(force=True, v=True)
+            self._drop(self.provider.engine.containers.get(current["id"]))
         except NotFound:
             return
 
@@ -129,6 +132,7 @@ class HvdContainerNode(EngineResource):
             "memory": host["Memory"] if host["Memory"] > 0 else None,
             "rate": link.rate_of(container),
             "address": _address(container),
+            "started": _started(container),
         }
 
     def _fresh(self, planned: State) -> Container:
@@ -145,12 +149,17 @@ class HvdContainerNode(EngineResource):
 
     def _clear(self, planned: State) -> None:
         """Remove a dead or half-made container of the same name, if it is this cluster's."""
+        link.clear(self.provider.engine, full_name(planned))
         try:
             stale = self.provider.engine.containers.get(full_name(planned))
         except NotFound:
             return
         own(planned, stale.labels, self.kind)
-        stale.remove(force=True, v=True)
+        self._drop(stale)
+
+    def _drop(self, container: Container) -> None:
+        with self.provider.endpoints:
+            container.remove(force=True, v=True)
 
     def _create(self, planned: State) -> Container:
         client = self.provider.engine
@@ -188,6 +197,10 @@ class HvdContainerNode(EngineResource):
 
 def _quota(state: State) -> int:
     return int(state["cpus"] * _CPU_PERIOD) if state["cpus"] else _NO_LIMIT
+
+
+def _started(container: Container) -> str:
+    return str(container.attrs["State"]["StartedAt"])
 
 
 def _address(container: Container) -> str:

@@ -79,7 +79,7 @@ class EngineResource(Resource):  # type: ignore[misc]
 
 
 @functools.cache
-def common(*, replace_labels: bool = True) -> tuple[Attribute, ...]:
+def common() -> tuple[Attribute, ...]:
     """The attributes that every resource has."""
     return (
         Attribute("id", String(), computed=True, description="Identity in the engine"),
@@ -89,7 +89,7 @@ def common(*, replace_labels: bool = True) -> tuple[Attribute, ...]:
             "labels",
             Map(String()),
             optional=True,
-            requires_replace=replace_labels,
+            requires_replace=True,
             description="Further labels",
         ),
     )
