@@ -47,7 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=2048, help="how many images to generate or to use")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=32, help="images that a rank takes in one step")
-    parser.add_argument("--lr", type=float, default=0.01, help="learning rate of one rank")
+    parser.add_argument("--lr", type=float, default=0.005, help="learning rate of one rank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--checkpoints", type=Path, default=Path("checkpoints"), help="where checkpoints go")
     return parser.parse_args()

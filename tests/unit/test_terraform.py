@@ -190,7 +190,7 @@ def test_the_real_line_make_change_heal_and_remove(engine: FakeEngine) -> None:
     ids = {name: engine.container(name)["Id"] for name in engine.names("containers")}
 
     # Nothing changed: nothing to do.
-    assert not module.apply(variables_of(cluster, nodes=3, net=10**9), lambda _: None)any(.changes.values())
+    assert module.apply(variables_of(cluster, nodes=3, net=10**9), lambda _: None).changes == {}
 
     # A rate changes in place.
     changed = module.apply(variables_of(cluster, nodes=3, net=10**8), lambda _: None)
