@@ -31,7 +31,8 @@ NameOption = Annotated[
     typer.Option("--name", help="Cluster (default: from hvdctl.yml, else `default`).", metavar="NAME"),
 ]
 FileOption = Annotated[
-    Path | None, typer.Option("--file", "-f", help="Spec file (default: hvdctl.yml where there is one).")
+    Path | None,
+    typer.Option("--file", "-f", help="Spec file (default: hvdctl.yml where there is one).", metavar="FILE"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")]
@@ -45,11 +46,13 @@ GpusOption = Annotated[int | None, typer.Option("--gpus", help="GPUs of a node."
 NetOption = Annotated[
     str | None, typer.Option("--net", help="Link rate of a node: 100m, 1g, 10g, none.", metavar="RATE")
 ]
-FrameworkOption = Annotated[str | None, typer.Option("--framework", help="pytorch or tensorflow.")]
-ImageOption = Annotated[str | None, typer.Option("--image", help="Image of the nodes, or auto.")]
-ShareOption = Annotated[str | None, typer.Option("--share", help="auto, or the folder that is /shared.")]
-ProviderOption = Annotated[str | None, typer.Option("--provider", help="Where the nodes come from.")]
-EnvOption = Annotated[list[str] | None, typer.Option("--env", help="NAME=VALUE for every job; repeatable.")]
+FrameworkOption = Annotated[str | None, typer.Option("--framework", help="pytorch or tensorflow.", metavar="NAME")]
+ImageOption = Annotated[str | None, typer.Option("--image", help="Image of the nodes, or auto.", metavar="IMAGE")]
+ShareOption = Annotated[
+    str | None, typer.Option("--share", help="auto, or the folder that is /shared.", metavar="PATH")
+]
+ProviderOption = Annotated[str | None, typer.Option("--provider", help="Where the nodes come from.", metavar="NAME")]
+EnvOption = Annotated[list[str] | None, typer.Option("--env", help="For every job; repeatable.", metavar="NAME=VALUE")]
 
 
 def _show_version(asked: bool) -> None:

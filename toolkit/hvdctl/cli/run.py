@@ -22,9 +22,15 @@ def run(
     np: Annotated[
         int | None, typer.Option("--np", help="Ranks (default: every slot).", metavar="N", parser=o.whole)
     ] = None,
-    launcher: Annotated[str, typer.Option("--launcher", help="horovod (Gloo), mpi or torch.")] = "horovod",
-    env: Annotated[list[str] | None, typer.Option("--env", help="NAME=VALUE for this job; repeatable.")] = None,
-    workdir: Annotated[Path | None, typer.Option("--workdir", help="Folder to run in (default: this one).")] = None,
+    launcher: Annotated[
+        str, typer.Option("--launcher", help="horovod (Gloo), mpi or torch.", metavar="NAME")
+    ] = "horovod",
+    env: Annotated[
+        list[str] | None, typer.Option("--env", help="For this job; repeatable.", metavar="NAME=VALUE")
+    ] = None,
+    workdir: Annotated[
+        Path | None, typer.Option("--workdir", help="Folder to run in (default: this one).", metavar="DIR")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return at once; the job goes on.")] = False,
     name: o.NameOption = None,
     json: o.JsonOption = False,
