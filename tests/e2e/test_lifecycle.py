@@ -218,13 +218,14 @@ def test_what_another_made_is_left_alone(hvdctl: Hvdctl) -> None:
 
 def test_a_missing_image_and_missing_gpus_cost_nothing(hvdctl: Hvdctl) -> None:
     assert "'no/such:image'" in hvdctl("up", "--nodes", "1", "--image", "no/such:image", code=2).err
+    assert "no folder" in hvdctl("up", "--nodes", "1", "--share", "/no/such/folder", code=2).err
     assert hvdctl.left() == []
     hvdctl("up", "--nodes", "1")
     ids = hvdctl.ids()
     assert "no/such:image" in hvdctl("up", "--image", "no/such:image", code=2).err
     if "nvidia" not in engine.client().info()["Runtimes"]:
         assert "NVIDIA" in hvdctl("up", "--gpus", "1", code=2).err
-    assert "no folder" in hvdctl("up", "--share", "/no/such/folder", code=2).err
+    assert "would delete" in hvdctl("up", "--share", "/no/such/folder", code=2).err
     assert hvdctl.ids() == ids
     assert hvdctl("up", "--json").data["changes"] == {}, "a refused spec is not remembered"
 
