@@ -68,7 +68,7 @@ class HvdContainerNode(EngineResource):
         container = self._fresh(planned)
         try:
             container.put_archive(SSH_FOLDER, ssh_files(planned))
-            with self.provider.endpoints:
+            with self.provider.endpoints.start():
                 container.start()
             if planned["rate"] is not None:
                 link.shape(self.provider.engine, container, planned["image"], planned["rate"])
@@ -158,7 +158,7 @@ class HvdContainerNode(EngineResource):
         self._drop(stale)
 
     def _drop(self, container: Container) -> None:
-        with self.provider.endpoints:
+        with self.provider.endpoints.end():
             container.remove(force=True, v=True)
 
     def _create(self, planned: State) -> Container:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -18,11 +20,38 @@ from hvdctl.tfprovider.node import HvdContainerNode
 from hvdctl.tfprovider.volume import HvdVolume
 
 
+class Endpoints:
+    """Any number of containers may start at once, but one ends alone.
+
+    Docker 20.10 guards the making of a network's endpoints and not their end: where that meets another start or end,
+    it may miscount them, and then can't remove the network until it is restarted.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Condition()
+        self._starting = 0
+
+    @contextmanager
+    def start(self) -> Iterator[None]:
+        with self._turn:
+            self._starting += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._starting -= 1
+                self._turn.notify_all()
+
+    @contextmanager
+    def end(self) -> Iterator[None]:
+        with self._turn:
+            self._turn.wait_for(lambda: self._starting == 0)
+            yield
+
+
 class HvdProvider(Provider):  # type: ignore[misc]
     def __init__(self) -> None:
-        # Docker 20.10 miscounts a network's endpoints when containers on it start or end at once, and then
-        # can't remove the network until it is restarted.
-        self.endpoints = threading.Lock()
+        self.endpoints = Endpoints()
 
     @cached_property
     def engine(self) -> docker.DockerClient:
