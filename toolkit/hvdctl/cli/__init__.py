@@ -29,42 +29,35 @@ app = typer.Typer(
     name="hvdctl",
     cls=Verbs,
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # plain help is there in half the time
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     callback=version,
     help="From a short spec to a running Horovod cluster, and back to nothing.",
 )
 
-_PANELS: dict[str, list[tuple[str, Callable[..., None]]]] = {
-    "Cluster": [
-        ("init", init.init),
-        ("schema", init.schema),
-        ("plan", plan.plan),
-        ("up", up.up),
-        ("scale", scale.scale),
-        ("down", down.down),
-    ],
-    "Look": [
-        ("status", status.status),
-        ("list", list_.list_),
-        ("check", check.check),
-        ("ssh", ssh.ssh),
-    ],
-    "Jobs": [
-        ("run", run.run),
-        ("exec", exec_.exec_),
-        ("jobs", jobs.jobs),
-        ("logs", jobs.logs),
-        ("cancel", jobs.cancel),
-        ("push", push.push),
-        ("pull", push.pull),
-    ],
+_VERBS: dict[str, Callable[..., None]] = {
+    "init": init.init,
+    "schema": init.schema,
+    "plan": plan.plan,
+    "up": up.up,
+    "scale": scale.scale,
+    "down": down.down,
+    "status": status.status,
+    "list": list_.list_,
+    "check": check.check,
+    "ssh": ssh.ssh,
+    "run": run.run,
+    "exec": exec_.exec_,
+    "jobs": jobs.jobs,
+    "logs": jobs.logs,
+    "cancel": jobs.cancel,
+    "push": push.push,
+    "pull": push.pull,
 }
-for _panel, _verbs in _PANELS.items():
-    for _name, _verb in _verbs:
-        app.command(_name, rich_help_panel=_panel)(_verb)
-app.add_typer(image.app, name="image", rich_help_panel="Cluster")
+for _name, _verb in _VERBS.items():
+    app.command(_name)(_verb)
+app.add_typer(image.app, name="image")
 
 
 def main() -> None:
