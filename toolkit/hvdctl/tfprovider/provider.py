@@ -23,8 +23,8 @@ from hvdctl.tfprovider.volume import HvdVolume
 class Endpoints:
     """Any number of containers may start at once, but one ends alone.
 
-    Docker 20.10 guards the making of a network's endpoints and not their end: where that meets another start or end,
-    it may miscount them, and then can't remove the network until it is restarted.
+    With starts and ends at once, Docker 20.10 was seen to miscount a network's endpoints, and then can't remove the
+    network until it is restarted. Starts alone, ten at a time, were not seen to do that.
     """
 
     def __init__(self) -> None:
