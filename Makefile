@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 SRC    := toolkit tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system engine images demo test lint unit e2e format bench-up clean
+.PHONY: help setup system engine images demo test lint unit browser e2e format bench-up clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -17,13 +17,17 @@ setup: system engine $(VENV)/.ready ## install all that is missing and build the
 demo: setup ## the main job, for real: up, a Horovod training on every node, status, down
 	@HVDCTL=$(BIN)/hvdctl scripts/demo.sh
 
-test: setup images lint unit e2e ## all set-up, then lint and every test that this machine can run
+test: setup images lint unit browser e2e ## all set-up, then lint and every test that this machine can run
 
 lint: $(VENV)/.ready ## ruff, mypy, ansible-lint, terraform fmt, shellcheck
 	@scripts/lint.sh
 
 unit: $(VENV)/.ready ## the hermetic tests, with coverage
 	@$(BIN)/pytest tests/unit tests/contract --cov=hvdctl --cov-report=term:skip-covered
+
+browser: $(VENV)/.ready ## the report in a real browser; installs Chromium where it is missing
+	@scripts/system.sh --tests
+	@$(BIN)/pytest tests/browser
 
 e2e: $(VENV)/.ready images ## the tests on a real engine
 	@$(BIN)/pytest tests/e2e --durations=8

@@ -1,13 +1,20 @@
 #!/usr/bin/env bash
 # Makes sure that the programs hvdctl calls are there: installs Debian packages, asks for Terraform.
+# With --tests, also those that only the tests call.
 set -euo pipefail
 
 # program:package
 readonly needed=(ssh:openssh-client rsync:rsync setpriv:util-linux debootstrap:debootstrap)
+readonly tests_need=(chromium:chromium)
 
 main() {
-    local missing=() entry
-    for entry in "${needed[@]}"; do
+    local missing=() wanted=("${needed[@]}") entry
+    case ${1:-} in
+        "") ;;
+        --tests) wanted+=("${tests_need[@]}") ;;
+        *) echo "system: $1 is not an option; there is only --tests" >&2; exit 2 ;;
+    esac
+    for entry in "${wanted[@]}"; do
         have "${entry%%:*}" || missing+=("${entry##*:}")
     done
     "${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
@@ -40,4 +47,4 @@ have() {
     PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null
 }
 
-main
+main "$@"

@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from hvdctl import debian, engine, paths, wheels
+from hvdctl.errors import HvdctlError
 from hvdctl.imagebuild import Builder, Content
 from hvdctl.progress import Progress
 
@@ -109,6 +110,22 @@ def installed() -> list[Installed]:
         for tag in image.tags
     ]
     return sorted(found, key=lambda image: image.created, reverse=True)
+
+
+def identity(name: str) -> str | None:
+    """The id of an image that the engine here holds; None where there is no such image or no engine."""
+    from docker.errors import ImageNotFound
+
+    try:
+        client = engine.client()
+    except HvdctlError:
+        return None
+    try:
+        return str(client.images.get(name).id)
+    except ImageNotFound:
+        return None
+    finally:
+        client.close()
 
 
 def current() -> frozenset[str]:

@@ -18,6 +18,7 @@ from typing import IO, Any, cast
 from hvdctl import inventory, process, providers, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, JobFailed, UsageError
+from hvdctl.profile import Profile
 from hvdctl.spec import Spec
 
 SHARE = PurePosixPath("/shared")
@@ -35,17 +36,22 @@ Request = dict[str, Any]
 
 @dataclass(frozen=True)
 class Job:
-    """What is to run, and with how many ranks."""
+    """What is to run, with how many ranks, and where they are to be; by default nodes are filled in order."""
 
     command: Sequence[str]
     np: int | None = None
-    launcher: str = "horovod"
+    launcher: str | None = None
     env: Mapping[str, str] | None = None
     workdir: Path | None = None
+    hosts: Sequence[tuple[str, int]] | None = None
+    threads: int | None = None
+    tuned: bool = True
 
 
-def request(job: Job, spec: Spec, nodes: Sequence[Node], remote_dir: str, cores: int) -> dict[str, Any]:
-    """What the head's agent is asked to start. Pure."""
+def request(
+    job: Job, spec: Spec, nodes: Sequence[Node], remote_dir: str, cores: int, profile: Profile | None = None
+) -> dict[str, Any]:
+    """What the head's agent is asked to start: the job's own words, over the profile, over the defaults. Pure."""
     slots = sum(node.slots for node in nodes)
     np = job.np if job.np is not None else slots
     if not 1 <= np <= slots:
@@ -53,20 +59,23 @@ def request(job: Job, spec: Spec, nodes: Sequence[Node], remote_dir: str, cores:
             f"--np {np}: the cluster has {slots} slots ({len(nodes)} nodes of {nodes[0].slots})",
             hint=f"use --np 1 to {slots}, or `hvdctl scale --nodes N`",
         )
-    if job.launcher not in LAUNCHERS:
-        raise UsageError(f"{job.launcher!r} is not a launcher; choose one of: {', '.join(LAUNCHERS)}")
-    hosts = inventory.layout(nodes, np)
+    launcher = job.launcher or (profile.launcher if profile else LAUNCHERS[0])
+    if launcher not in LAUNCHERS:
+        raise UsageError(f"{launcher!r} is not a launcher; choose one of: {', '.join(LAUNCHERS)}")
+    hosts = list(job.hosts) if job.hosts is not None else inventory.layout(nodes, np)
     cpus = spec.cpus if spec.cpus is not None else cores / len(hosts)
+    most = max(taken for _, taken in hosts)
+    tuned = profile.threads_for(most) if profile else None
     return {
         "command": list(job.command),
         "user_command": shlex.join(job.command),
         "np": np,
-        "launcher": job.launcher,
+        "launcher": launcher,
         "hosts": hosts,
-        "env": {**spec.env, **(job.env or {})},
+        "env": {**(profile.env() if profile else {}), **spec.env, **(job.env or {})},
         "workdir": remote_dir,
         "interface": "eth0" if nodes[0].kind == "container" else None,
-        "threads": max(1, int(cpus / max(taken for _, taken in hosts))),
+        "threads": job.threads or tuned or max(1, int(cpus / most)),
     }
 
 
@@ -75,7 +84,8 @@ def prepare(cluster: Cluster, job: Job) -> Request:
     ssh.pick(cluster)
     spec, nodes = cluster.spec(), cluster.nodes()
     local = (job.workdir or Path.cwd()).absolute()
-    asked = request(job, spec, nodes, remote_dir(local), os.cpu_count() or 1)
+    profile = Profile.of(cluster) if job.tuned else None
+    asked = request(job, spec, nodes, remote_dir(local), os.cpu_count() or 1, profile)
     # Numbers go on after `down`: the records of earlier runs are kept here.
     asked["after"] = max((int(run.name) for run in _kept(cluster)), default=0)
     if spec.framework != "pytorch" and job.launcher == "torch":

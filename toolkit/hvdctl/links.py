@@ -43,7 +43,7 @@ class Measured:
         return told
 
 
-def measure(cluster: Cluster, source: str, target: str, asked: int | None, seconds: float = 1.0) -> Measured:
+def measure(cluster: Cluster, source: str, target: str, asked: int | None, seconds: int = 1) -> Measured:
     """Send from one node to another as fast as one connection can."""
     # Any one that no job is likely to use; both sides must agree on it beforehand.
     port = str(random.choice(_PORTS))  # noqa: S311 - not a secret
@@ -55,7 +55,7 @@ def measure(cluster: Cluster, source: str, target: str, asked: int | None, secon
         stderr=subprocess.DEVNULL,
     )
     address = next(node.private_address for node in cluster.nodes() if node.name == target)
-    client = ["iperf3", "--client", address, "--port", port, "--time", f"{seconds:g}", "--json"]
+    client = ["iperf3", "--client", address, "--port", port, "--time", str(seconds), "--json"]
     try:
         deadline = time.monotonic() + _SERVER_WAIT
         while True:

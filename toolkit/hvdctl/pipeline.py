@@ -118,6 +118,21 @@ def down(
         return Removed(name, left, kept)
 
 
+def relink(cluster: Cluster, net: int | None, step: Step) -> None:
+    """Give the links of a standing cluster another rate for a while: the spec stays, and the next `up` goes back to it.
+
+    Nothing else changes: all other variables are those that the nodes were made with. The caller holds the lock.
+    """
+    terraform = _terraform(cluster, cluster.spec())
+    terraform.apply(terraform.variables() | {"rate": net}, step.update)
+
+
+def image(cluster: Cluster) -> dict[str, str | None]:
+    """The image that the nodes were made from, by name, and by its id where this machine has it."""
+    reference = str(_terraform(cluster, cluster.spec()).variables()["image"])
+    return {"reference": reference, "id": images.identity(reference)}
+
+
 def status(name: str) -> dict[str, Any]:
     """What is asked, what stands and how it can be reached; lost nodes are named."""
     cluster = Cluster(name)

@@ -68,6 +68,14 @@ class Terraform:
                 hint=f"{file}.backup may hold the last good one; `hvdctl down --force` removes by label instead",
             ) from None
 
+    def variables(self) -> dict[str, Any]:
+        """What was asked for last."""
+        try:
+            stored: dict[str, Any] = json.loads((self.folder / _VARIABLES).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{self.folder / _VARIABLES} can't be read: {error}", hint="`hvdctl up`") from None
+        return stored
+
     def plan(self, variables: dict[str, Any]) -> Outcome:
         """What `apply` would do; changes nothing."""
         with self._ready(variables) as env:

@@ -14,6 +14,8 @@ jobs      submit < request.json        start a job, print its id
           show ID, list                state of one run, of all runs
           follow ID [--from BYTES] [--rank N]
                                        stream the output until the run has ended
+          ask ID < request.json        a request to the run's own program, and its answer
+          hold ID                      ask the program to end when stdin ends
           cancel ID                    end every rank on every node
 node      apply < bundle.json          write configuration files that differ
           verify < request.json        share, link rate, names, SSH
@@ -59,6 +61,10 @@ def _run(verb: str, rest: list[str]) -> int:
             from . import follow
 
             return follow.main(rest)
+        case "ask" | "hold":
+            from . import ask
+
+            return ask.main(verb, rest)
         case "show" | "list" | "cancel":
             from . import query
 

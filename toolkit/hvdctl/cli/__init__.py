@@ -7,6 +7,7 @@ from collections.abc import Callable
 import typer
 
 from hvdctl.cli import (
+    bench,
     check,
     down,
     exec_,
@@ -15,11 +16,14 @@ from hvdctl.cli import (
     jobs,
     list_,
     plan,
+    predict,
     push,
+    report,
     run,
     scale,
     ssh,
     status,
+    tune,
     up,
 )
 from hvdctl.cli.edge import Verbs, guarded
@@ -54,10 +58,14 @@ _VERBS: dict[str, Callable[..., None]] = {
     "cancel": jobs.cancel,
     "push": push.push,
     "pull": push.pull,
+    "predict": predict.predict,
+    "tune": tune.tune,
 }
 for _name, _verb in _VERBS.items():
     app.command(_name)(_verb)
+app.add_typer(bench.app, name="bench")
 app.add_typer(image.app, name="image")
+app.add_typer(report.app, name="report")
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ def run(
         int | None, typer.Option("--np", help="Ranks (default: every slot).", metavar="N", parser=o.whole)
     ] = None,
     launcher: Annotated[
-        str, typer.Option("--launcher", help="horovod (Gloo), mpi or torch.", metavar="NAME")
-    ] = "horovod",
+        str | None, typer.Option("--launcher", help="horovod (Gloo, the default), mpi or torch.", metavar="NAME")
+    ] = None,
     env: Annotated[
         list[str] | None, typer.Option("--env", help="For this job; repeatable.", metavar="NAME=VALUE")
     ] = None,
@@ -41,11 +41,14 @@ def run(
     """
     from hvdctl import interrupts, jobs
     from hvdctl.cli.terminal import Terminal, environment
+    from hvdctl.profile import Profile
 
     terminal = Terminal(as_json=json)
     cluster = o.find_cluster(name)
     job = jobs.Job(command, np, launcher, environment(env or []), workdir)
     asked = jobs.prepare(cluster, job)
+    if kept := Profile.of(cluster):
+        terminal.say(f"profile of `hvdctl tune`: {kept}")
     with interrupts.counted() as pressed:
         number = jobs.submit(cluster, asked)
         if detach:

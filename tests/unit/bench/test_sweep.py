@@ -1,0 +1,520 @@
+"""Sweeps on ranks that answer at once; the engine, ssh and the agent are the fakes of all tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_ranks import Site
+from fake_engine import FakeEngine
+from hvdctl import links, pipeline
+from hvdctl.bench import report, results, sweep
+from hvdctl.bench.plan import Layout, Sweep
+from hvdctl.bench.session import COMMAND, PointFailed
+from hvdctl.bench.sweep import Choice, Outcome
+from hvdctl.cluster import Cluster
+from hvdctl.errors import HvdctlError, Interrupted, PhaseError, UsageError
+from hvdctl.links import Measured
+from support import RECORD, answer, stand
+
+G = 10**9
+REAL = Sweep(layouts=(Layout(1, 1), Layout(2, 1)), nets=(G,), batches=(8, 16), models=("convnet_cifar10",), micro=False)
+P100 = Sweep(layouts=(Layout(1, 1), Layout(2, 1)), nets=(G, 10 * G), device="emulated:p100", micro=False)
+
+
+class Heard:
+    """Progress that remembers what was said."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.details: list[str] = []
+
+    @contextmanager
+    def phase(self, title: str) -> Iterator[Heard]:
+        yield self
+
+    def update(self, detail: str) -> None:
+        self.details.append(detail)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def site(cluster: Cluster, engine: FakeEngine, fake_nodes: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """The cluster stands; its links are those that were last asked for."""
+    made = Site()
+    stand(engine, "node0", "node1")
+    answer(fake_nodes, "list", [])
+    monkeypatch.setattr(sweep, "Session", made.ranks)
+    monkeypatch.setattr(sweep, "CARRIED", 0.5)
+    monkeypatch.setattr(pipeline, "relink", lambda _, net, step: made.log.append(f"link {net}"))
+    monkeypatch.setattr(pipeline, "image", lambda _: {"reference": "test/node:1", "id": "sha256:1"})
+    monkeypatch.setattr(report, "build", lambda folder: made.log.append("report"))
+    monkeypatch.setattr(links, "measure", lambda _, a, b, net: Measured(a, b, 0.9 * net if net else 5e9, net))
+    return made
+
+
+def run(cluster: Cluster, asked: Sweep, heard: Heard | None = None, **choice: Any) -> Outcome:
+    return sweep.run(cluster, asked, heard or Heard(), Choice(**choice))
+
+
+def newest(cluster: Cluster) -> list[dict[str, Any]]:
+    folder = results.latest(cluster.folder)
+    assert folder is not None
+    return results.read(folder)
+
+
+def points(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {f"{p['nodes']}x{p['slots']} b{p['batch']}": p for p in results.points(records)}
+
+
+def test_a_sweep_from_start_to_end(cluster: Cluster, site: Site) -> None:
+    heard = Heard()
+    outcome = run(cluster, REAL, heard)
+    assert (outcome.state, outcome.measured, outcome.failed, outcome.resumed) == ("complete", 4, 0, 0)
+    assert site.log == [
+        "start 1x1 horovod-gloo",
+        f"link {G}",
+        "train 1x1 b8",
+        "train 1x1 b16",
+        "close",
+        "start 2x1 horovod-gloo",
+        "train 2x1 b8",
+        "train 2x1 b16",
+        "close",
+        "report",
+    ]
+    records = newest(cluster)
+    assert outcome.folder == cluster.folder / "bench" / records[0]["id"]
+    bench, end = records[0], records[-1]
+    assert (bench["kind"], bench["version"], bench["digest"]) == ("bench", 1, REAL.digest)
+    assert bench["versions"]["torch"] == "2.9.1"
+    assert bench["image"]["id"] == "sha256:1"
+    assert [node["id"] for node in bench["cluster"]["nodes"]] == ["id0", "id1"]
+    assert (end["kind"], end["state"], end["reason"]) == ("end", "complete", None)
+    one = points(records)["2x1 b16"]
+    assert one["images_per_s"] == pytest.approx(2 * 16 / 0.625)
+    assert one["images_per_s_ci"] == pytest.approx(0.02 * 2 * 16 / 0.625)
+    assert (one["dilation"], one["link_bits"], one["steps"], one["converged"]) == (1.0, G, 3, True)
+    assert "fit" in {record["kind"] for record in records}
+    assert any("images/s" in note for note in heard.notes)
+    assert any("4 of 4, about" in detail for detail in heard.details)
+
+
+def test_values_of_the_environment_are_not_in_the_results(cluster: Cluster, site: Site) -> None:
+    cluster.store_spec(cluster.spec().model_copy(update={"env": {"TOKEN": "s3cret"}}))
+    outcome = run(cluster, REAL)
+    text = (outcome.folder / results.FILE).read_text()
+    assert "TOKEN" in text
+    assert "s3cret" not in text
+
+
+def test_a_failing_point_is_recorded_with_its_reason_and_the_sweep_goes_on(cluster: Cluster, site: Site) -> None:
+    site.fails["train 1x1 b16"] = PointFailed("rank 0 on node0 ended with exit code 137")
+    heard = Heard()
+    outcome = run(cluster, REAL, heard)
+    assert (outcome.state, outcome.measured, outcome.failed) == ("complete", 3, 1)
+    failed = points(newest(cluster))["1x1 b16"]
+    assert (failed["status"], failed["reason"]) == ("failed", "rank 0 on node0 ended with exit code 137")
+    assert "images_per_s" not in failed
+    assert any(note.startswith("failed: ") and "exit code 137" in note for note in heard.notes)
+
+
+def test_after_a_failed_point_ranks_are_started_anew(cluster: Cluster, site: Site) -> None:
+    site.fails["train 1x1 b8"] = PointFailed("rank 0 ended")
+    run(cluster, REAL)
+    at = site.log.index("train 1x1 b8")
+    assert site.log[at + 1 : at + 3] == ["start 1x1 horovod-gloo", "train 1x1 b16"]
+
+
+def test_ranks_that_do_not_start_fail_their_points_alone(cluster: Cluster, site: Site) -> None:
+    site.fails["start 2x1"] = PointFailed("mpirun is not installed")
+    assert run(cluster, REAL).failed == 2
+    assert {key: one["status"] for key, one in points(newest(cluster)).items()} == {
+        "1x1 b8": "ok",
+        "1x1 b16": "ok",
+        "2x1 b8": "failed",
+        "2x1 b16": "failed",
+    }
+
+
+def test_the_same_sweep_tries_failed_points_again_and_no_others(cluster: Cluster, site: Site) -> None:
+    site.fails["train 2x1 b8"] = PointFailed("rank 1 ended")
+    first = run(cluster, REAL)
+    site.fails.clear()
+    site.log.clear()
+    second = run(cluster, REAL)
+    assert site.trained() == ["train 2x1 b8"]
+    assert (second.folder, second.measured, second.failed, second.resumed) == (first.folder, 4, 0, 3)
+
+
+def interrupted(cluster: Cluster, site: Site, at: str, asked: Sweep = REAL, **choice: Any) -> Path:
+    """A sweep that ends with Ctrl-C in the middle of a point; its results file."""
+    site.fails[at] = Interrupted("interrupted")
+    with pytest.raises(Interrupted, match=r"interrupted; \d of 4 points are measured and kept") as ended:
+        run(cluster, asked, **choice)
+    assert ended.value.hint == "the same command goes on with the rest"
+    site.fails.clear()
+    folder = choice.get("output") or results.latest(cluster.folder)
+    assert folder is not None
+    return Path(folder) / results.FILE
+
+
+def test_an_interrupted_sweep_goes_on_where_it_stopped(cluster: Cluster, site: Site) -> None:
+    file = interrupted(cluster, site, "train 2x1 b8")
+    kept = file.read_text()
+    assert (results.state(newest(cluster)), len(points(newest(cluster)))) == ("interrupted", 2)
+    assert site.log[-1] == "close"
+    site.log.clear()
+    heard = Heard()
+    outcome = run(cluster, REAL, heard)
+    assert site.trained() == ["train 2x1 b8", "train 2x1 b16"]
+    assert (outcome.folder, outcome.measured, outcome.resumed) == (file.parent, 4, 2)
+    assert "going on: 2 of 4 points are measured already" in heard.notes
+    assert file.read_text().startswith(kept), "what was written stays"
+    assert len(results.of_kind(newest(cluster), "bench")) == 1
+
+
+@pytest.mark.parametrize("cut", [1, 2, 40, 300])
+def test_a_killed_sweep_goes_on_also_after_a_torn_last_line(cluster: Cluster, site: Site, cut: int) -> None:
+    file = interrupted(cluster, site, "train 2x1 b8")
+    whole = [line for line in file.read_bytes().splitlines(keepends=True) if b'"kind": "end"' not in line]
+    file.write_bytes(b"".join(whole)[:-cut])
+    site.log.clear()
+    outcome = run(cluster, REAL)
+    assert (outcome.folder, outcome.measured, outcome.failed) == (file.parent, 4, 0)
+    torn = [] if cut == 1 else ["train 1x1 b16"]
+    assert site.trained() == [*torn, "train 2x1 b8", "train 2x1 b16"]
+    assert all(json.loads(line) for line in file.read_text().splitlines())
+
+
+def test_a_sweep_that_was_killed_in_its_first_line_is_in_nobodys_way(cluster: Cluster, site: Site) -> None:
+    folder = cluster.folder / "bench" / "20200101-000000"
+    folder.mkdir(parents=True)
+    (folder / results.FILE).write_text('{"kind": "bench", "vers')
+    outcome = run(cluster, REAL)
+    assert (outcome.measured, outcome.folder != folder) == (4, True)
+
+
+@pytest.mark.parametrize("error", [PointFailed("rank 0 ended"), Interrupted("interrupted"), HvdctlError("no way")])
+def test_ranks_that_never_came_up_leave_nothing_behind(cluster: Cluster, site: Site, error: HvdctlError) -> None:
+    site.fails["start 1x1"] = error
+    with pytest.raises(HvdctlError) as failed:
+        run(cluster, REAL)
+    assert "results so far" not in failed.value.hint
+    assert results.latest(cluster.folder) is None
+    site.fails.clear()
+    assert run(cluster, REAL).measured == 4
+
+
+def test_what_the_head_refuses_at_the_start_is_told_in_its_words(cluster: Cluster, site: Site) -> None:
+    site.fails["start 1x1"] = UsageError("run 3 is under way")
+    with pytest.raises(UsageError, match="run 3 is under way"):
+        run(cluster, REAL)
+
+
+@pytest.mark.parametrize("change", ["sweep", "nodes", "fresh", "whole"])
+def test_another_sweep_starts_anew(cluster: Cluster, site: Site, change: str) -> None:
+    if change == "whole":
+        run(cluster, REAL)
+    else:
+        interrupted(cluster, site, "train 2x1 b8")
+    old = results.latest(cluster.folder)
+    assert old is not None
+    old = old.rename(old.with_name("20200101-000000"))
+    asked = replace(REAL, ci=0.01) if change == "sweep" else REAL
+    if change == "nodes":
+        cluster.store_nodes([replace(node, id=f"new{node.id}") for node in cluster.nodes()])
+    site.log.clear()
+    outcome = run(cluster, asked, fresh=change == "fresh")
+    assert len(site.trained()) == 4
+    assert (outcome.folder != old, outcome.resumed) == (True, 0)
+
+
+def test_a_folder_of_ones_own_is_gone_on_with_too(cluster: Cluster, site: Site, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert interrupted(cluster, site, "train 2x1 b8", output=out) == out / results.FILE
+    assert run(cluster, REAL, output=out).resumed == 2
+    assert results.latest(cluster.folder) is None
+
+
+@pytest.mark.parametrize("other", ["sweep", "whole", "sample", "no results"])
+def test_a_folder_with_another_benchs_results_is_refused_and_left_alone(
+    cluster: Cluster, site: Site, tmp_path: Path, other: str
+) -> None:
+    file = tmp_path / "out" / results.FILE
+    if other == "sample":
+        results.Store(file.parent).append({"kind": "bench", "version": 1, "id": "x", "created": 1})
+    elif other == "no results":
+        file.parent.mkdir()
+        file.write_text("hello\n")
+    else:
+        run(cluster, replace(REAL, ci=0.01) if other == "sweep" else REAL, output=file.parent)
+    before = file.read_bytes()
+    site.log.clear()
+    with pytest.raises(UsageError, match=str(file.parent)):
+        run(cluster, REAL, output=file.parent)
+    assert file.read_bytes() == before
+    assert site.log == []
+
+
+def test_an_output_that_is_a_file_is_refused_before_anything_starts(
+    cluster: Cluster, site: Site, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match=r"--output .*file is not a folder"):
+        run(cluster, REAL, output=tmp_path / "file")
+    assert site.log == []
+
+
+def test_dilation_is_undone_in_the_record(cluster: Cluster, site: Site) -> None:
+    heard = Heard()
+    asked: list[dict[str, Any]] = []
+    site.before = asked.append
+    run(cluster, replace(P100, batches=(64,), dilation=4.0), heard)
+    records = newest(cluster)
+    one = next(p for p in results.points(records) if p["nodes"] == 2 and p["net"] == 10 * G)
+    compute = 64 / 219.0
+    assert one["split_s"]["compute"] == pytest.approx(compute, rel=0.1)
+    assert one["step_s"] == pytest.approx(1.25 * one["split_s"]["compute"])
+    assert one["step_times_s"] == pytest.approx([share * one["step_s"] for share in (0.9, 1.0, 1.1)])
+    assert one["images_per_s"] == pytest.approx(2 * 64 / one["step_s"])
+    assert one["late"] == pytest.approx(0.0)
+    assert (one["dilation"], one["link_bits"], one["emulated"]) == (4.0, 2.5 * G, True)
+    trained = [request for request in asked if request["op"] == "train"]
+    assert trained[0]["seconds"] == pytest.approx(4 * one["split_s"]["compute"]), "the ranks do take 4 times as long"
+    assert any("(dilation 4)" in note for note in heard.notes)
+    assert results.of_kind(records, "calibration") == []
+
+
+def test_dilation_is_found_so_that_the_links_are_the_limit(cluster: Cluster, site: Site) -> None:
+    heard = Heard()
+    run(cluster, P100, heard)
+    records = newest(cluster)
+    found = {record["net"]: record["dilation"] for record in results.of_kind(records, "calibration")}
+    assert found == {G: 1.0, 10 * G: 10.0}, "2 Gbit/s are carried, half of which may be used"
+    assert {p["link_bits"] for p in results.points(records)} == {G}
+    assert any("10g is emulated with time dilation 10: 2x1 ranks move 2 Gbit/s" in note for note in heard.notes)
+    assert site.log.index("link None") < site.log.index("allreduce 2x1 1"), "on open links"
+
+
+def test_a_sweep_that_goes_on_keeps_the_dilation_that_was_found(cluster: Cluster, site: Site) -> None:
+    interrupted(cluster, site, "train 2x1 b32", P100)
+    site.log.clear()
+    site.carried = 1e6
+    run(cluster, P100)
+    assert not [words for words in site.log if words.startswith("allreduce")]
+    assert {p["dilation"] for p in results.points(newest(cluster)) if p["net"] == 10 * G} == {10.0}
+
+
+def test_a_dilation_that_would_take_for_ever_is_refused(cluster: Cluster, site: Site) -> None:
+    site.carried = 1e6
+    for _ in range(2):  # also where the same sweep would go on
+        with pytest.raises(
+            UsageError, match="1g on these CPUs would need time dilation 2000: a step of resnet50"
+        ) as no:
+            run(cluster, P100)
+        assert "choose fewer nodes, a lower --net or a smaller --batch" in no.value.hint
+        assert site.trained() == []
+        assert site.log[-2:] == ["close", f"link {G}"]
+    site.carried = 2e9
+    run(cluster, P100)
+    assert len(site.trained()) == 4, "the CPUs were only busy"
+
+
+@pytest.mark.parametrize(
+    ("net", "carried", "factor"),
+    [(None, 1e9, 1.0), (G, None, 1.0), (G, 2e9, 1.0), (G, 1.99e9, 2.0), (10 * G, 4e9, 5.0), (G // 10, 9e9, 1.0)],
+)
+def test_how_much_slower_time_must_run(
+    net: int | None, carried: float | None, factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "CARRIED", 0.5)
+    assert sweep.dilation(net, carried) == factor
+
+
+def test_a_late_device_is_told(cluster: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep.plan, "compute_seconds", lambda point: 0.1)
+    honest = sweep._record
+
+    def slow(point: Any, found: Any, factor: float, compute: Any) -> Any:
+        return honest(point, found | {"split_s": {"compute": 0.12}}, factor, compute)
+
+    monkeypatch.setattr(sweep, "_record", slow)
+    heard = Heard()
+    run(cluster, replace(P100, dilation=1.0), heard)
+    assert any("compute was 20% late: the CPUs are the limit, raise --dilation" in note for note in heard.notes)
+
+
+@pytest.mark.parametrize("error", [HvdctlError("node0 can't be reached"), Interrupted("x"), ZeroDivisionError()])
+def test_links_are_put_back_also_after_an_error(cluster: Cluster, site: Site, error: Exception) -> None:
+    site.fails["train 2x1 b32"] = error
+    with pytest.raises(type(error)):
+        run(cluster, replace(P100, nets=(10**8,), dilation=1.0))
+    assert site.log[-2:] == ["close", f"link {G}"]
+
+
+def test_links_are_put_back_in_the_end(cluster: Cluster, site: Site) -> None:
+    run(cluster, replace(REAL, nets=(10**8, None)))
+    assert [words for words in site.log if words.startswith("link")] == [
+        *(f"link {net}" for _ in range(2) for net in (10**8, None)),
+        f"link {G}",
+    ]
+
+
+def test_a_cluster_that_died_ends_the_sweep_with_one_line_and_the_results_kept(
+    cluster: Cluster, site: Site, engine: FakeEngine
+) -> None:
+    def die(request: dict[str, Any]) -> None:
+        if request["batch"] == 8 and site.trained()[-1:] == ["train 1x1 b16"]:
+            engine.container("hvdctl-demo-node1")["State"]["Status"] = "exited"
+            raise PointFailed("rank 1 on node1 ended with exit code 255")
+
+    site.before = die
+    with pytest.raises(HvdctlError) as ended:
+        run(cluster, replace(REAL, nets=(10**8,)))
+    assert ended.value.message == "lost: node1"
+    file = (results.latest(cluster.folder) or Path()) / results.FILE
+    assert str(file) in ended.value.hint
+    assert "`hvdctl up --name demo`" in ended.value.hint
+    records = newest(cluster)
+    assert {key: one["status"] for key, one in points(records).items()} == {
+        "1x1 b8": "ok",
+        "1x1 b16": "ok",
+        "2x1 b8": "failed",
+    }
+    assert (results.state(records), records[-1]["reason"]) == ("failed", "lost: node1")
+    assert site.log[-1] != f"link {G}", "Terraform would make the node anew, but not configure it"
+
+
+def test_a_head_that_can_not_be_reached_ends_the_sweep(cluster: Cluster, site: Site) -> None:
+    site.fails["train 2x1 b8"] = HvdctlError("node0 can't be reached: timed out")
+    with pytest.raises(HvdctlError, match="node0 can't be reached: timed out") as ended:
+        run(cluster, REAL)
+    assert "results so far: " in ended.value.hint
+    assert (results.state(newest(cluster)), len(points(newest(cluster)))) == ("failed", 2)
+    site.fails.clear()
+    assert run(cluster, REAL).resumed == 2
+
+
+def test_links_that_can_not_be_shaped_end_the_sweep(
+    cluster: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Cluster, net: int | None, step: Any) -> None:
+        raise PhaseError("terraform apply failed: no tc")
+
+    monkeypatch.setattr(pipeline, "relink", refuse)
+    with pytest.raises(PhaseError, match="no tc"):
+        run(cluster, REAL)
+    assert results.state(newest(cluster)) == "failed"
+
+
+def test_a_lost_node_is_told_before_anything_is_started(cluster: Cluster, site: Site, engine: FakeEngine) -> None:
+    engine.container("hvdctl-demo-node1")["State"]["Status"] = "exited"
+    with pytest.raises(HvdctlError, match="lost: node1"):
+        run(cluster, REAL)
+    assert site.log == []
+    assert results.latest(cluster.folder) is None
+
+
+def test_a_missing_image_folder_is_told_before_anything_is_started(cluster: Cluster, site: Site) -> None:
+    with pytest.raises(UsageError, match="--data flowers: there is no folder /shared/flowers on the share"):
+        run(cluster, replace(REAL, data="flowers"))
+    assert site.log == []
+
+
+def test_the_time_it_will_take_is_agreed_to_before_the_first_point(cluster: Cluster, site: Site) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def agree(what: str, seconds: float) -> None:
+        asked.append((what, seconds))
+        raise UsageError("nothing was changed")
+
+    with pytest.raises(UsageError, match="nothing was changed"):
+        run(cluster, REAL, agree=agree)
+    assert [what for what, _ in asked] == ["4 points"]
+    assert asked[0][1] > 0
+    assert site.log == ["start 1x1 horovod-gloo", "close", f"link {G}"]
+    run(cluster, REAL)
+    assert len(site.trained()) == 4
+
+
+def test_ranks_that_a_killed_bench_left_are_ended_first(cluster: Cluster, site: Site, fake_nodes: Path) -> None:
+    answer(fake_nodes, "list", [{**RECORD, "id": 5, "state": "running", "command": " ".join(COMMAND)}])
+    answer(fake_nodes, "cancel", {"id": 5, "state": "cancelled"})
+    heard = Heard()
+    run(cluster, REAL, heard)
+    assert heard.notes[0] == "ended run 5, which a killed bench had left"
+
+
+def test_the_network_is_measured_once_for_each_rate_on_the_smallest_and_the_largest_layout(
+    cluster: Cluster, site: Site
+) -> None:
+    asked = replace(REAL, layouts=(Layout(1, 1), Layout(2, 1), Layout(2, 2)), nets=(10**8, G), micro=True)
+    heard = Heard()
+    run(cluster, asked, heard)
+    records = newest(cluster)
+    allreduces = [(f"{r['nodes']}x{r['slots']}", r["net"]) for r in results.of_kind(records, "allreduce")]
+    assert allreduces == [("2x1", 10**8), ("2x1", G), ("2x2", 10**8), ("2x2", G)]
+    assert [(r["net"], len(r["pairs"])) for r in results.of_kind(records, "links")] == [(10**8, 2), (G, 2)]
+    assert "slowest link: node0 to node1, 90 Mbit/s, 100m asked" in heard.notes
+
+
+def test_ranks_that_have_ended_meanwhile_are_started_anew(
+    cluster: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def long(bench: Any, ranks: Any, *_: Any) -> None:
+        ranks.ready = ranks.layout.nodes == 1
+
+    monkeypatch.setattr(sweep._Bench, "_micro", long)
+    outcome = run(cluster, replace(REAL, batches=(8,)))
+    assert (outcome.measured, outcome.failed) == (2, 0)
+    assert site.log.count("start 2x1 horovod-gloo") == 2
+
+
+def test_a_timeline_is_kept_of_the_largest_layout(cluster: Cluster, site: Site, fake_nodes: Path) -> None:
+    (fake_nodes / "share" / "runs" / "7").mkdir(parents=True)
+    asked = replace(P100, nets=(10 * G,), dilation=10.0, timeline=True)
+    outcome = run(cluster, asked)
+    (record,) = results.of_kind(newest(cluster), "timeline")
+    one = next(p for p in results.points(newest(cluster)) if p["nodes"] == 2)
+    assert record["point"] == one["key"]
+    assert record["ranks"][0]["spans"][-1][2] == pytest.approx(one["step_s"]), "as long as the step, undilated"
+    assert (outcome.folder / "timeline.json").exists()
+    assert "timeline" not in one
+
+
+@pytest.mark.parametrize(("most", "block"), [(2, 2), (4, 4), (30, 5)])
+def test_few_steps_are_asked_for_where_few_are_allowed(cluster: Cluster, site: Site, most: int, block: int) -> None:
+    asked: list[dict[str, Any]] = []
+    site.before = asked.append
+    run(cluster, replace(REAL, max_steps=most))
+    assert {request["block"] for request in asked} == {block}
+
+
+def test_settings_reach_the_ranks_and_bytes_the_kernel(cluster: Cluster, site: Site) -> None:
+    point = replace(REAL.points()[0], fusion_mb=0.5, cycle_ms=2.5, threads=3)
+    ranks: Any = sweep.start(cluster, point, lambda: 0, {"HOROVOD_TIMELINE": "DYNAMIC"})
+    assert ranks.how["threads"] == 3
+    assert ranks.how["env"] == {
+        "HOROVOD_FUSION_THRESHOLD": "524288",
+        "HOROVOD_CYCLE_TIME": "2.5",
+        "HOROVOD_TIMELINE": "DYNAMIC",
+    }
+    assert ranks.purpose == point.session
+    assert sweep.scaled(10 * G, 3) == 3_333_333_328
+    assert sweep.scaled(None, 3) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0 s"), (99, "99 s"), (100, "2 min"), (3600, "60 min"), (7200, "2.0 h"), (90000, "25.0 h")],
+)
+def test_times(seconds: float, shown: str) -> None:
+    assert sweep.shown_time(seconds) == shown

@@ -1,0 +1,1 @@
+"""Measuring, predicting and picturing how training scales on a cluster."""

@@ -1,0 +1,458 @@
+"""A bench from its plan to its results: ranks started, links shaped, points measured one after the other."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hvdctl import __version__, jobs, links, pipeline, providers, ssh
+from hvdctl.bench import catalogue, micro, plan, results, timeline
+from hvdctl.bench.plan import Point, Sweep
+from hvdctl.bench.results import Record, Store
+from hvdctl.bench.session import PointFailed, Session, end_leftovers
+from hvdctl.cluster import Cluster, command_line
+from hvdctl.errors import HvdctlError, Interrupted, UsageError
+from hvdctl.progress import Progress, Step
+from hvdctl.spec import format_rate
+
+# Shaped to more than this share of what the CPUs can move unshaped, a link is not the limit any more.
+CARRIED = 0.25
+# Steps that take this much longer than the emulated device would: the CPUs are the limit all the same.
+LATE = 0.05
+_WARMUP = {True: 1, False: 2}
+_BLOCK = {True: 3, False: 5}
+_TIMELINE_STEPS = 3
+
+
+@dataclass
+class Outcome:
+    """What a bench left: where, how it ended, what it holds."""
+
+    folder: Path
+    state: str
+    measured: int
+    failed: int
+    resumed: int
+    seconds: float
+    reason: str | None = None
+
+
+@dataclass
+class Choice:
+    """How a bench is to be run, beside what is measured."""
+
+    output: Path | None = None
+    fresh: bool = False
+    agree: Callable[[str, float], None] = lambda what, seconds: None
+    pressed: Callable[[], int] = lambda: 0
+
+
+def check(cluster: Cluster, sweep: Sweep) -> None:
+    """Raise for what can't be measured on this cluster, before anything is touched."""
+    ssh.pick(cluster)
+    plan.check(sweep, cluster.spec(), cluster.nodes())
+    _check_standing(cluster)
+    if sweep.data is not None:
+        folder = str(jobs.on_share(sweep.data))
+        if ssh.run(cluster, ssh.pick(cluster).name, ["test", "-d", folder]).returncode:
+            raise UsageError(
+                f"--data {sweep.data}: there is no folder {folder} on the share",
+                hint=f"`hvdctl push FOLDER {Path(sweep.data).parent} --name {cluster.name}` brings one",
+            )
+
+
+def run(cluster: Cluster, sweep: Sweep, progress: Progress, choice: Choice) -> Outcome:
+    """Measure all that is not measured yet; results are on disk after each point."""
+    with cluster.locked(command_line()):
+        check(cluster, sweep)
+        store, before = _open(cluster, sweep, choice)
+        bench = _Bench(cluster, sweep, store, before, choice)
+        try:
+            with progress.phase("Measuring") as step:
+                bench.measure(step)
+        except Interrupted:
+            bench.end("interrupted", "interrupted")
+            raise Interrupted(
+                f"interrupted; {bench.done} of {bench.total} points are measured and kept",
+                hint="the same command goes on with the rest",
+            ) from None
+        except UsageError:
+            if not before:
+                bench.end("failed", "refused")
+            raise
+        except HvdctlError as error:
+            bench.end("failed", error.message)
+            if store.path.exists():
+                error.hint = f"{error.hint + '; ' if error.hint else ''}results so far: {store.path}"
+            raise
+        with progress.phase("Writing the report"):
+            bench.conclude()
+        return bench.outcome("complete")
+
+
+def measure(cluster: Cluster, session: Session, point: Point, sweep: Sweep, dilation: float, listen: Any) -> Record:
+    """One point on ranks that are up and links that are shaped, its dilation undone."""
+    emulated = point.gpu is not None
+    compute = plan.compute_seconds(point)
+    model = catalogue.get(point.model)
+    asked: dict[str, Any] = {
+        "op": "train",
+        "model": point.model,
+        "batch": point.batch,
+        "data": None if point.data is None else str(jobs.on_share(point.data)),
+        "stage": point.staged,
+        "warmup": _WARMUP[emulated],
+        "block": min(_BLOCK[emulated], max(2, sweep.max_steps)),
+        "ci": sweep.ci,
+        "max_steps": sweep.max_steps,
+        "max_seconds": sweep.max_seconds,
+    }
+    if compute is not None:
+        asked["seconds"] = compute * dilation
+        asked["layers"] = [[layer.name, layer.tensors, layer.macs] for layer in model.layers]
+    if sweep.timeline and point.layout == max(sweep.layouts):
+        asked["timeline"] = {"file": timeline.remote(session.run), "steps": _TIMELINE_STEPS}
+    found = session.ask(asked, listen)
+    return _record(point, found, dilation, compute) | {"timeline": found.get("timeline")}
+
+
+def _record(point: Point, found: Record, dilation: float, compute: float | None) -> Record:
+    times = [seconds / dilation for seconds in found["step_times_s"]]
+    mean = statistics.fmean(times)
+    split = {part: max(0.0, seconds / dilation) for part, seconds in found["split_s"].items()}
+    rate = point.batch * point.layout.ranks / mean
+    half = found["half_width"]
+    return {
+        "status": "ok",
+        "reason": None,
+        "images_per_s": rate,
+        "images_per_s_ci": rate * half,
+        "step_s": mean,
+        "steps": len(times),
+        "step_times_s": times,
+        "split_s": split,
+        "late": split["compute"] / compute - 1 if compute else None,
+        "overhead": found["overhead"],
+        "setup_s": found["start_s"],
+        "converged": found["converged"],
+    }
+
+
+@dataclass
+class _Bench:
+    cluster: Cluster
+    sweep: Sweep
+    store: Store
+    before: list[Record]
+    choice: Choice
+    session: Session | None = None
+    links: int | None = None
+    dilations: dict[int | None, float] = field(default_factory=dict)
+    done: int = 0
+    total: int = 0
+    resumed: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def measure(self, step: Step) -> None:
+        spec = self.cluster.spec()
+        # As they stand may not be as asked: an earlier bench may have been killed.
+        self.links = -1
+        for left in end_leftovers(self.cluster):
+            step.note(f"ended run {left}, which a killed bench had left")
+        points = self.sweep.points()
+        finished = {record["key"] for record in results.points(self.before) if record["status"] == "ok"}
+        todo = [point for point in points if point.key not in finished]
+        self.total, self.resumed = len(points), len(points) - len(todo)
+        self.done = self.resumed
+        if self.resumed:
+            step.note(f"going on: {self.resumed} of {self.total} points are measured already")
+        try:
+            if todo:
+                self._introduce(step, todo)
+                self._calibrate(step)
+                self._sweep(todo, step)
+        finally:
+            self._close()
+            self._link(spec.net, step)
+
+    def conclude(self) -> None:
+        """Fit the model, predict every point, draw the report."""
+        from hvdctl.bench import report
+
+        self._predict()
+        self.end("complete", None)
+        report.build(self.store.folder)
+
+    def end(self, state: str, reason: str | None) -> None:
+        if not self.store.path.exists():
+            return  # not even the ranks came up: there is nothing to go on with
+        seconds = round(time.monotonic() - self.began, 1)
+        self.store.append({"kind": "end", "state": state, "seconds": seconds, "reason": reason})
+
+    def outcome(self, state: str) -> Outcome:
+        points = results.points(self.store.read())
+        good = len(results.measured(points))
+        seconds = time.monotonic() - self.began
+        return Outcome(self.store.folder, state, good, len(points) - good, self.resumed, seconds)
+
+    def _introduce(self, step: Step, todo: list[Point]) -> None:
+        """Write down what everything is measured on, once."""
+        if results.of_kind(self.before, "bench"):
+            return
+        step.update("starting the ranks")
+        session = self._ranks(todo[0])
+        spec, nodes = self.cluster.spec(), self.cluster.nodes()
+        self.store.append(
+            {
+                "kind": "bench",
+                "version": results.VERSION,
+                "id": self.store.folder.name,
+                "created": time.time(),
+                "command": f"hvdctl {command_line()}",
+                "plan": self.sweep.stored(),
+                "digest": self.sweep.digest,
+                "cluster": {
+                    "name": self.cluster.name,
+                    "spec": {**spec.stored(), "env": sorted(spec.env)},
+                    "nodes": [{"name": n.name, "id": n.id, "kind": n.kind, "address": n.address} for n in nodes],
+                },
+                "image": pipeline.image(self.cluster),
+                "versions": {"hvdctl": __version__, **session.hello["versions"]},
+                "machine": session.hello["machine"],
+            }
+        )
+
+    def _calibrate(self, step: Step) -> None:
+        """Find, for each rate, how much slower time must run so that the links and not the CPUs are the limit."""
+        self.dilations = {record["net"]: record["dilation"] for record in results.of_kind(self.before, "calibration")}
+        todo = [net for net in self.sweep.nets if net not in self.dilations]
+        if not self.sweep.gpu or self.sweep.dilation is not None:
+            self.dilations |= dict.fromkeys(todo, self.sweep.dilation or 1.0)
+            return
+        if not todo:
+            return
+        largest = max(self.sweep.layouts, key=lambda layout: (layout.ranks, layout.nodes))
+        carried = None
+        if largest.ranks > 1 and any(net is not None for net in todo):
+            step.update("finding out what the CPUs can carry")
+            points = [point for point in self.sweep.points() if point.layout == largest]
+            session = self._ranks(points[0])
+            self._link(None, step)
+            probe = micro.allreduce(session, points[0].launcher, None, step.update, micro.PROBE)
+            self.store.append(probe)
+            carried = probe["rows"][-1]["bus_bits"]
+        self.dilations |= {net: dilation(net, carried) for net in todo}
+        self._check_dilation()
+        for net in todo:
+            factor = self.dilations[net]
+            self.store.append(
+                {"kind": "calibration", "net": net, "dilation": factor, "bus_bits": carried, "layout": str(largest)}
+            )
+            if factor > 1 and carried is not None:
+                told = f"{largest} ranks move {links.shown(carried)} each at most"
+                step.note(f"{format_rate(net)} is emulated with time dilation {factor:g}: {told}")
+
+    def _check_dilation(self) -> None:
+        for point in self.sweep.points():
+            factor = self.dilations[point.net]
+            seconds = (plan.compute_seconds(point) or 0) * factor
+            if factor > plan.MAX_DILATION or seconds > plan.MAX_STEP_S:
+                raise UsageError(
+                    f"{format_rate(point.net)} on these CPUs would need time dilation {factor:g}: a step of "
+                    f"{point.model} at batch {point.batch} would take {seconds:.0f} s",
+                    hint="choose fewer nodes, a lower --net or a smaller --batch",
+                )
+
+    def _sweep(self, todo: list[Point], step: Step) -> None:
+        guesses = plan.guess(self.sweep, todo, self.dilations, os.cpu_count() or 1)
+        self.choice.agree(f"{len(todo)} points", sum(guesses))
+        began, guessed = time.monotonic(), 0.0
+        for index, (point, seconds) in enumerate(zip(todo, guesses, strict=True)):
+            pace = (time.monotonic() - began) / guessed if guessed else 1.0
+            left = shown_time(pace * sum(guesses[index:]))
+            where = f"{self.done + 1} of {self.total}, about {left} left: {point.key}"
+            step.update(where)
+            self._one(point, step, where)
+            self.done += 1
+            guessed += seconds
+
+    def _one(self, point: Point, step: Step, where: str) -> None:
+        began = time.monotonic()
+        factor = self.dilations[point.net]
+        record: Record = {"kind": "point", **point.data_of(), "dilation": factor}
+        try:
+            session = self._ranks(point)
+            shaped = scaled(point.net, factor)
+            self._link(shaped, step)
+            self._micro(session, point, shaped, step)
+            session = self._ranks(point)
+            ready = time.monotonic() - began
+
+            def listen(told: Record) -> None:
+                rate = point.batch * point.layout.ranks * factor / told["step_s"]
+                step.update(f"{where}, {told['steps']} steps, {rate:.4g} images/s")
+
+            found = measure(self.cluster, session, point, self.sweep, factor, listen)
+            record |= {"link_bits": shaped, "start_s": round(ready + found.pop("setup_s"), 3)}
+            spans = found.pop("timeline")
+            record |= found
+            if spans:
+                self.store.append(timeline.keep(self.cluster, session.run, spans, self.store.folder, point.key, factor))
+        except PointFailed as error:
+            record |= {"link_bits": None, "status": "failed", "reason": error.message}
+            self._close()
+        self.store.append(record | {"measured_at": time.time()})
+        step.note(_told(record))
+        if record["status"] == "failed":
+            _check_standing(self.cluster)
+
+    def _micro(self, session: Session, point: Point, shaped: int | None, step: Step) -> None:
+        """What the network gives, measured once for each rate: on the smallest and the largest layout."""
+        layout = point.layout
+        several = [one for one in self.sweep.layouts if one.nodes > 1]
+        if not self.sweep.micro or layout not in (several[:1] + several[-1:]):
+            return
+        known = self.store.read()
+        same = {"net": shaped, "nodes": layout.nodes, "slots": layout.slots, "launcher": point.launcher}
+        if not _known(known, "allreduce", same):
+            self.store.append(micro.allreduce(session, point.launcher, shaped, step.update))
+        if layout == several[-1] and not _known(known, "links", {"net": shaped}):
+            record = micro.pairs(self.cluster, shaped, step.update, layout.nodes)
+            self.store.append(record)
+            worst = micro.slowest(record)
+            if worst:
+                asked = f", {format_rate(shaped)} asked" if shaped else ""
+                step.note(f"slowest link: {worst['source']} to {worst['target']}, {links.shown(worst['bits'])}{asked}")
+
+    def _ranks(self, point: Point) -> Session:
+        """The ranks that this point needs: those that are up where they fit."""
+        if self.session is not None and self.session.ready and self.session.purpose == point.session:
+            return self.session
+        self._close()
+        env = {"HOROVOD_TIMELINE": "DYNAMIC"} if self.sweep.timeline else {}
+        self.session = start(self.cluster, point, self.choice.pressed, env)
+        return self.session
+
+    def _close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+            self.session = None
+
+    def _link(self, net: int | None, step: Step) -> None:
+        if self.links != net and len(self.cluster.nodes()) > 0:
+            _check_standing(self.cluster)  # Terraform would make a lost node anew, but nobody would configure it
+            pipeline.relink(self.cluster, net, step)
+            self.links = net
+
+    def _predict(self) -> None:
+        from hvdctl.bench import fit, predict
+
+        records = self.store.read()
+        # A few points only: the others then show how good the prediction is.
+        parameters = fit.fit(records, points=fit.few(records))
+        self.store.append({"kind": "fit", **parameters.data()})
+        for record in predict.series(records, parameters):
+            self.store.append(record)
+
+
+def start(cluster: Cluster, point: Point, pressed: Callable[[], int], env: dict[str, str]) -> Session:
+    """Ranks for a point, and for every other one with the same layout and settings."""
+    knobs = {}
+    if point.fusion_mb is not None:
+        knobs["HOROVOD_FUSION_THRESHOLD"] = str(int(point.fusion_mb * 2**20))
+    if point.cycle_ms is not None:
+        knobs["HOROVOD_CYCLE_TIME"] = f"{point.cycle_ms:g}"
+    session = Session(cluster, point.layout, point.launcher, pressed, threads=point.threads, env={**knobs, **env})
+    session.purpose = point.session
+    return session
+
+
+def dilation(net: int | None, carried: float | None) -> float:
+    """The factor at which links of this rate are the limit, where the CPUs carry so much; 1 where none is needed."""
+    if net is None or carried is None:
+        return 1.0
+    return float(max(1, math.ceil(net / (CARRIED * carried))))
+
+
+def scaled(net: int | None, factor: float) -> int | None:
+    """The rate that links are really given; the kernel counts bytes."""
+    return None if net is None else int(net / factor) // 8 * 8
+
+
+def shown_time(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{seconds:.0f} s" if seconds < 100 else f"{minutes} min" if minutes < 100 else f"{seconds / 3600:.1f} h"
+
+
+def _open(cluster: Cluster, sweep: Sweep, choice: Choice) -> tuple[Store, list[Record]]:
+    """Where the results go, and what is there of an earlier try at the same sweep."""
+    if choice.output is not None and choice.output.exists() and not choice.output.is_dir():
+        raise UsageError(f"--output {choice.output} is not a folder")
+    latest = choice.output or results.latest(cluster.folder)
+    if latest is not None and (latest / results.FILE).exists():
+        records = _earlier(latest, given=choice.output is not None)
+        if records and not choice.fresh and _same(records, cluster, sweep) and not _whole(records):
+            return Store(latest), records
+        if choice.output is not None:
+            raise UsageError(
+                f"--output {choice.output} holds results of another bench", hint="choose another folder for this one"
+            )
+    folder = choice.output or cluster.folder / "bench" / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    return Store(folder), []
+
+
+def _earlier(folder: Path, *, given: bool) -> list[Record]:
+    """The records of an earlier bench. One that can't be read is in nobody's way unless it was asked for."""
+    try:
+        return results.read(folder)
+    except UsageError:
+        if given:
+            raise
+        return []
+
+
+def _same(records: list[Record], cluster: Cluster, sweep: Sweep) -> bool:
+    """Whether they are of this very sweep on these very nodes."""
+    bench = results.bench(records)
+    ids = [node.get("id") for node in (bench.get("cluster") or {}).get("nodes") or []]
+    return bench.get("digest") == sweep.digest and ids == [node.id for node in cluster.nodes()]
+
+
+def _whole(records: list[Record]) -> bool:
+    """Whether every point is measured; those that failed are tried again."""
+    points = results.points(records)
+    return results.state(records) == "complete" and len(results.measured(points)) == len(points)
+
+
+def _check_standing(cluster: Cluster) -> None:
+    """Raise where nodes are gone, naming them."""
+    spec = cluster.spec()
+    seen = providers.REGISTRY[spec.provider].site.observe(cluster.name)
+    lost = [node.name for node in cluster.nodes() if seen.get(node.name) != "running"]
+    if lost:
+        raise HvdctlError(
+            f"lost: {', '.join(lost)}", hint=f"`hvdctl up --name {cluster.name}` makes them anew, then bench again"
+        )
+
+
+def _known(records: list[Record], kind: str, values: Record) -> bool:
+    return any(all(record.get(k) == v for k, v in values.items()) for record in results.of_kind(records, kind))
+
+
+def _told(record: Record) -> str:
+    """A finished point in one line."""
+    if record["status"] == "failed":
+        return f"failed: {record['key']}: {record['reason']}"
+    rate, half = record["images_per_s"], record["images_per_s_ci"]
+    told = f"{record['key']}: {rate:.4g} ± {half:.2g} images/s"
+    if record["dilation"] != 1:
+        told += f" (dilation {record['dilation']:g})"
+    if record["late"] is not None and record["late"] > LATE:
+        told += f"; compute was {record['late']:.0%} late: the CPUs are the limit, raise --dilation"
+    return told

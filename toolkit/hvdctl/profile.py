@@ -1,0 +1,73 @@
+"""A cluster's profile: settings that `tune` found to be faster on it than the defaults."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from hvdctl.cluster import Cluster, write
+from hvdctl.errors import UsageError
+
+_FILE = "profile.json"
+
+
+@dataclass(frozen=True)
+class Profile:
+    launcher: str
+    threads: int | None
+    fusion_mb: float | None
+    cycle_ms: float | None
+    layout: str
+    net: str
+    measured: str
+    gain: float
+    gain_low: float
+    gain_high: float
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Profile | None:
+        """The profile that is kept; None where nothing better than the defaults was found yet."""
+        try:
+            stored = json.loads(_file(cluster).read_text(encoding="utf-8"))
+            return cls(**{field.name: stored[field.name] for field in fields(cls)})
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UsageError(
+                f"{_file(cluster)} is not what hvdctl wrote", hint=f"`hvdctl tune --reset --name {cluster.name}`"
+            ) from None
+
+    def store(self, cluster: Cluster) -> None:
+        write(_file(cluster), json.dumps(asdict(self), indent=2) + "\n")
+
+    def env(self) -> dict[str, str]:
+        """Horovod's own variables for it."""
+        chosen = {}
+        if self.fusion_mb is not None:
+            chosen["HOROVOD_FUSION_THRESHOLD"] = str(int(self.fusion_mb * 2**20))
+        if self.cycle_ms is not None:
+            chosen["HOROVOD_CYCLE_TIME"] = f"{self.cycle_ms:g}"
+        return chosen
+
+    def threads_for(self, slots: int) -> int | None:
+        """Threads of a rank, where as many share a node as when they were tuned."""
+        return self.threads if int(self.layout.partition("x")[2]) == slots else None
+
+    def __str__(self) -> str:
+        words = [f"launcher {self.launcher}"]
+        words += [f"{self.threads} threads"] if self.threads else []
+        words += [f"fusion {self.fusion_mb:g} MB"] if self.fusion_mb is not None else []
+        words += [f"cycle {self.cycle_ms:g} ms"] if self.cycle_ms is not None else []
+        return ", ".join(words)
+
+
+def forget(cluster: Cluster) -> bool:
+    """Go back to the defaults; whether there was a profile."""
+    there = _file(cluster).exists()
+    _file(cluster).unlink(missing_ok=True)
+    return there
+
+
+def _file(cluster: Cluster) -> Path:
+    return cluster.folder / _FILE
