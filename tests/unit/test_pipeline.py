@@ -105,6 +105,28 @@ def test_a_plan_changes_nothing_and_leaves_nothing(hvdctl: Hvdctl, engine: FakeE
 
 
 @real
+def test_links_get_another_rate_for_a_while_and_nothing_else_changes(site: FakeEngine) -> None:
+    pipeline.up(spec(nodes=2, net="1g"), Silent())
+    cluster, nodes, links = Cluster("demo"), ids(site), site.links()
+    with cluster.locked("bench"):
+        for net in (10**8, None):
+            pipeline.relink(cluster, net, Silent())
+            changed = site.links()
+            assert (ids(site), set(changed)) == (nodes, set(links))
+            assert all(changed[name] != links[name] for name in links)
+    assert cluster.spec().net == 10**9
+    assert pipeline.image(cluster)["reference"] == IMAGE
+    report = pipeline.up(cluster.spec(), Silent())
+    assert (ids(site), site.links()) == (nodes, links)
+    assert list(report.changes) == ["changed"]
+
+
+def test_links_of_a_cluster_without_its_variables_stay(cluster: Cluster) -> None:
+    with pytest.raises(UsageError, match=r"terraform\.tfvars\.json can't be read"):
+        pipeline.relink(cluster, None, Silent())
+
+
+@real
 def test_a_failed_configuration_is_gone_on_with(site: FakeEngine, fake_nodes: Path) -> None:
     (fake_nodes / "unfit").write_text("node1")
     with pytest.raises(PhaseError, match="node1 failed"):

@@ -24,7 +24,7 @@ while True:
     for line in lines[seen:]:
         asked = json.loads(line)
         if asked["op"] == "end":
-            raise SystemExit(asked["code"])
+            raise SystemExit(asked.get("code", 0))
         say(json.dumps({"seq": 99, "event": "result", "found": "another's"}) + "\\n")
         say(json.dumps({"seq": asked["seq"], "event": "progress", "steps": 3}) + "\\n")
         last = {"seq": asked["seq"], "event": asked.get("event", "result"), "found": asked["op"]}
@@ -81,6 +81,16 @@ def test_an_answer_given_just_before_the_end_is_not_lost(node: Node) -> None:
     (node.runs / str(run) / "outbox").write_text('{"seq": 1, "event": "result", "found": 42}\n{"seq": 2, "ev')
     assert lines(node.call("ask", str(run), stdin={"op": "x", "seq": 1}))[0]["found"] == 42
     assert lines(node.call("ask", str(run), stdin={"op": "x", "seq": 2}))[0]["event"] == "ended"
+
+
+def test_a_program_ends_when_whoever_holds_it_is_gone(node: Node, run: int) -> None:
+    holder = node.start("hold", str(run), stdin=subprocess.PIPE)
+    assert lines(node.call("ask", str(run), stdin={"op": "x", "seq": 1}))[-1]["found"] == "x"
+    assert holder.poll() is None
+    assert holder.stdin is not None
+    holder.stdin.close()
+    assert node.finished(run)["state"] == "succeeded"
+    assert holder.wait(30) == 0
 
 
 def test_whoever_asks_may_leave(node: Node, run: int) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from typing import Any
@@ -145,15 +146,29 @@ def test_points_are_in_the_order_that_starts_ranks_and_shapes_links_least_often(
         launchers=("horovod-gloo", "torch-ddp"),
     )
     points = sweep.points()
-    assert len(points) == len({one.key for one in points}) == 4 * 2 * 2 * 2 * 2
+    assert len(points) == len({one.key for one in points}) == (2 * 1 + 2 * 2) * 2 * 2 * 2
 
     def changes(of: list[object]) -> int:
-        return sum(a != b for a, b in zip(of, of[1:], strict=False))
+        return sum(a != b for a, b in itertools.pairwise(of))
 
     assert changes([one.session for one in points]) == 4 * 2 - 1
-    assert changes([(one.session, one.net) for one in points]) == 4 * 2 * 2 - 1
+    assert changes([(one.session, one.net) for one in points]) == (2 * 1 + 2 * 2) * 2 - 1
     assert [one.layout.ranks for one in points] == sorted(one.layout.ranks for one in points)
     assert str(points[0].layout) == "1x1"
+
+
+@pytest.mark.parametrize(
+    ("nets", "alone"), [((G, 10 * G), 10 * G), ((10 * G, None, G), None), ((G,), G), ((None,), None)]
+)
+def test_ranks_of_one_node_use_no_link_and_are_measured_at_one_rate(
+    nets: tuple[int | None, ...], alone: int | None
+) -> None:
+    points = Sweep(layouts=(ONE, Layout(1, 2), TWO), nets=nets).points()
+    assert [(str(one.layout), one.net) for one in points] == [
+        ("1x1", alone),
+        ("1x2", alone),
+        *(("2x1", net) for net in nets),
+    ]
 
 
 def test_strong_scaling_shares_the_batch() -> None:
@@ -241,12 +256,11 @@ def test_a_guess_grows_with_what_takes_time() -> None:
 
     first, second = guess(batches=(32, 33))
     assert first - second == pytest.approx(11, abs=1), "the first of a session waits for the ranks to start"
-    (slow,), (fast,) = guess(30.0, max_seconds=1e9), guess(max_seconds=1e9)
-    assert slow - 12 == pytest.approx(30 * (fast - 12)), "but for the start of the ranks, all takes 30 times as long"
-    (long,), (short,) = guess(max_steps=300), guess(max_steps=30)
-    assert long > short
-    (capped,) = guess(max_steps=10**9, max_seconds=50.0)
-    assert 50 < capped < 80
+    (slow,), (fast,) = guess(60.0, max_seconds=1e9), guess(30.0, max_seconds=1e9)
+    assert slow - 12 == pytest.approx(2 * (fast - 12)), "but for the start of the ranks, all takes twice as long"
+    (few,), (capped,) = guess(60.0, max_seconds=1e9, max_steps=3), guess(60.0, max_seconds=10.0)
+    assert few < slow
+    assert capped < slow
 
 
 def test_a_guess_for_cpus_counts_all_ranks_and_cores() -> None:

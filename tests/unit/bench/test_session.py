@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ class Head:
         self.folder = folder
         answer(folder, "submit", {"id": 7})
         answer(folder, "cancel", {"id": 7, "state": "cancelled"})
+        answer(folder, "show", {"id": 7, "state": "succeeded"})
         self.answers(1, HELLO)
 
     def answers(self, turn: int, *told: dict[str, Any], stays: bool = False) -> None:
@@ -42,8 +44,19 @@ class Head:
 
 
 @pytest.fixture
-def head(cluster: Cluster, fake_nodes: Path) -> Head:
-    return Head(fake_nodes)
+def head(cluster: Cluster, fake_nodes: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
+    """Sessions that a test leaves open are closed with it."""
+    made: list[Session] = []
+    begin = Session.__init__
+
+    def noted(self: Session, *given: Any, **named: Any) -> None:
+        made.append(self)
+        begin(self, *given, **named)
+
+    monkeypatch.setattr(Session, "__init__", noted)
+    yield Head(fake_nodes)
+    for one in made:
+        one.close()
 
 
 def test_ranks_are_started_as_the_layout_says(cluster: Cluster, head: Head) -> None:
@@ -75,9 +88,25 @@ def test_progress_is_handed_on_and_the_answer_returned(cluster: Cluster, head: H
     assert heard == [3, 6]
     assert ranks.ask({"op": "allreduce"}) == {"rows": []}
     assert [(one["op"], one["seq"]) for one in head.asked()] == [("hello", 1), ("train", 2), ("allreduce", 3)]
-    head.answers(4, {"event": "ended", "run": {**RECORD}})
+
+
+def test_ranks_are_held_by_a_connection_and_leave_with_it(cluster: Cluster, head: Head) -> None:
+    ranks = Session(cluster, Layout(1, 1), "horovod-gloo", NO_ONE)
+    assert "node0 hvd-agent hold 7\n" in (head.folder / "ssh.log").read_text()
+    holder = ranks.holder
+    assert holder is not None
+    assert holder.poll() is None
     ranks.close()
-    assert head.asked()[-1]["op"] == "end"
+    assert holder.poll() is not None
+    assert not head.cancelled(), "they ended by themselves"
+    assert not ranks.ready
+
+
+def test_ranks_that_do_not_leave_are_ended(cluster: Cluster, head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_FAREWELL_S", 0.3)
+    answer(head.folder, "show", {"id": 7, "state": "running"})
+    Session(cluster, Layout(1, 1), "horovod-gloo", NO_ONE).close()
+    assert head.cancelled()
 
 
 def test_an_error_of_a_rank_fails_the_point_and_the_ranks_stay(cluster: Cluster, head: Head) -> None:

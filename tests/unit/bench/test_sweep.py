@@ -157,7 +157,7 @@ def test_the_same_sweep_tries_failed_points_again_and_no_others(cluster: Cluster
 def interrupted(cluster: Cluster, site: Site, at: str, asked: Sweep = REAL, **choice: Any) -> Path:
     """A sweep that ends with Ctrl-C in the middle of a point; its results file."""
     site.fails[at] = Interrupted("interrupted")
-    with pytest.raises(Interrupted, match=r"interrupted; \d of 4 points are measured and kept") as ended:
+    with pytest.raises(Interrupted, match=r"interrupted; \d of \d points are measured and kept") as ended:
         run(cluster, asked, **choice)
     assert ended.value.hint == "the same command goes on with the rest"
     site.fails.clear()
@@ -316,16 +316,14 @@ def test_a_sweep_that_goes_on_keeps_the_dilation_that_was_found(cluster: Cluster
 def test_a_dilation_that_would_take_for_ever_is_refused(cluster: Cluster, site: Site) -> None:
     site.carried = 1e6
     for _ in range(2):  # also where the same sweep would go on
-        with pytest.raises(
-            UsageError, match="1g on these CPUs would need time dilation 2000: a step of resnet50"
-        ) as no:
+        with pytest.raises(UsageError, match="10g on these CPUs would need time dilation 20000: a step of") as no:
             run(cluster, P100)
         assert "choose fewer nodes, a lower --net or a smaller --batch" in no.value.hint
         assert site.trained() == []
         assert site.log[-2:] == ["close", f"link {G}"]
     site.carried = 2e9
     run(cluster, P100)
-    assert len(site.trained()) == 4, "the CPUs were only busy"
+    assert len(site.trained()) == 3, "the CPUs were only busy"
 
 
 @pytest.mark.parametrize(
@@ -363,7 +361,7 @@ def test_links_are_put_back_also_after_an_error(cluster: Cluster, site: Site, er
 def test_links_are_put_back_in_the_end(cluster: Cluster, site: Site) -> None:
     run(cluster, replace(REAL, nets=(10**8, None)))
     assert [words for words in site.log if words.startswith("link")] == [
-        *(f"link {net}" for _ in range(2) for net in (10**8, None)),
+        *(f"link {net}" for net in (None, 10**8, None)),
         f"link {G}",
     ]
 
@@ -488,14 +486,6 @@ def test_a_timeline_is_kept_of_the_largest_layout(cluster: Cluster, site: Site, 
     assert record["ranks"][0]["spans"][-1][2] == pytest.approx(one["step_s"]), "as long as the step, undilated"
     assert (outcome.folder / "timeline.json").exists()
     assert "timeline" not in one
-
-
-@pytest.mark.parametrize(("most", "block"), [(2, 2), (4, 4), (30, 5)])
-def test_few_steps_are_asked_for_where_few_are_allowed(cluster: Cluster, site: Site, most: int, block: int) -> None:
-    asked: list[dict[str, Any]] = []
-    site.before = asked.append
-    run(cluster, replace(REAL, max_steps=most))
-    assert {request["block"] for request in asked} == {block}
 
 
 def test_settings_reach_the_ranks_and_bytes_the_kernel(cluster: Cluster, site: Site) -> None:

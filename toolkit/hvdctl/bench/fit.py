@@ -202,7 +202,7 @@ def _allreduces(records: Sequence[Record], launcher: str | None) -> Parameters:
     open_links = [row for row in rows if row.column == "cpu"]
     shaped = [row for row in rows if row.column == "eta"]
     if open_links and shaped:
-        ceiling = 1 / _solve(open_links, ("start", "alpha", "cpu"))[0]["cpu"]
+        ceiling = max(row.factors["cpu"] / row.seconds for row in open_links)
         clear = [row for row in shaped if row.bits * row.ranks < _CLEAR_OF_CPU * ceiling]
         if len(clear) < len(shaped):
             notes.append("links shaped to more than the CPUs carry were left out")

@@ -9,9 +9,10 @@ from typing import Any
 from hvdctl import links
 from hvdctl.bench.session import Session
 from hvdctl.cluster import Cluster
+from hvdctl.errors import Interrupted
 
 SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 25 << 20)
-PROBE = (16 << 20,)
+PROBE = (1 << 20, 16 << 20)
 _SIZE_S = 1.0
 _LIMIT_S = 15.0
 
@@ -40,7 +41,13 @@ def allreduce(
     }
 
 
-def pairs(cluster: Cluster, net: int | None, say: Callable[[str], None], count: int | None = None) -> Record:
+def pairs(
+    cluster: Cluster,
+    net: int | None,
+    say: Callable[[str], None],
+    count: int | None = None,
+    pressed: Callable[[], int] = lambda: 0,
+) -> Record:
     """The bandwidth from every node to every other one.
 
     Pairs that share no node are measured at once; one that falls short then is measured again alone, since on nodes
@@ -49,6 +56,8 @@ def pairs(cluster: Cluster, net: int | None, say: Callable[[str], None], count: 
     names = [node.name for node in cluster.nodes()][:count]
     found: list[links.Measured] = []
     for turn in rounds(names) if net is not None else [[pair] for pair in _all(names)]:
+        if pressed():
+            raise Interrupted("interrupted")
         say(f"{len(found)} of {len(names) * (len(names) - 1)} pairs of nodes")
         with ThreadPoolExecutor(len(turn)) as pool:
             measured = list(pool.map(lambda pair: links.measure(cluster, pair[0], pair[1], net), turn))

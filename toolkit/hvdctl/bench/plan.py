@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ MAX_STEP_S = 300.0
 # A CPU core's rate with the framework's convolutions, for the guess of how long a sweep takes.
 _CORE_FLOPS = 2e10
 _LAUNCH_S = 12.0
+# How many steps, but at least how many seconds, the interval mostly takes to become small enough.
+_ENOUGH = 6
+_SHORT_S = 5.0
 _OPEN_LINK = 10**9
 
 _LAYOUT = re.compile(r"(k|\d+)x(k|\d+)")
@@ -119,7 +122,7 @@ class Sweep:
     staged: tuple[bool, ...] = (False,)
     dilation: float | None = None
     ci: float = 0.02
-    max_steps: int = 30
+    max_steps: int = 500
     max_seconds: float = 60.0
     micro: bool = True
     timeline: bool = False
@@ -134,7 +137,7 @@ class Sweep:
         for layout in sorted(self.layouts, key=lambda one: (one.ranks, one.nodes)):
             for launcher in self.launchers:
                 for threads in self.threads:
-                    for net in self.nets:
+                    for net in self._nets(layout):
                         for scaling in self.scalings:
                             for model in self.models:
                                 for batch in self.batches:
@@ -156,6 +159,12 @@ class Sweep:
                                         )
         return list(dict.fromkeys(found))
 
+    def _nets(self, layout: Layout) -> tuple[int | None, ...]:
+        """Ranks on one node use no link, so they are measured at one rate only."""
+        if layout.nodes > 1:
+            return self.nets
+        return (None,) if None in self.nets else (max(net for net in self.nets if net is not None),)
+
     def stored(self) -> dict[str, Any]:
         return asdict(self) | {"layouts": [str(layout) for layout in self.layouts]}
 
@@ -166,8 +175,12 @@ class Sweep:
 
 
 def layouts(names: Iterable[str], counts: Sequence[int], slots: int) -> tuple[Layout, ...]:
-    """The layouts of words such as 4x1, kx1 and 1xk, where k stands for each of the counts."""
-    found: list[Layout] = []
+    """The layouts of words such as 4x1, kx1 and 1xk, where k stands for each of the counts.
+
+    Without a word, all slots of so many nodes, and the single rank that efficiency is measured by.
+    """
+    names = tuple(names)
+    found: list[Layout] = [] if names or 1 not in counts else [Layout(1, 1)]
     for name in names or (f"kx{slots}",):
         match = _LAYOUT.fullmatch(name)
         if not match or match[0] == "kxk":
@@ -250,20 +263,19 @@ def compute_seconds(point: Point) -> float | None:
     return devices.step_seconds(point.gpu, point.model, point.batch).seconds if point.gpu else None
 
 
-def guess(sweep: Sweep, points: Sequence[Point], dilations: dict[int | None, float], cores: int) -> list[float]:
+def guess(sweep: Sweep, points: Sequence[Point], dilation: Callable[[Point], float], cores: int) -> list[float]:
     """About how many seconds each point will take, the start of its ranks with it."""
     seconds: list[float] = []
     started: tuple[object, ...] | None = None
     for point in points:
-        k = dilations.get(point.net, 1.0)
         compute = compute_seconds(point)
         model = catalogue.get(point.model)
         if compute is None:
             flops = 6 * sum(layer.macs for layer in model.layers) * point.batch
             compute = flops * point.layout.ranks / (cores * _CORE_FLOPS)
         wire = 2 * 8 * model.gradient_bytes * (point.layout.ranks > 1)
-        step = k * (compute + wire / (point.net or _OPEN_LINK))
-        took = min(step * sweep.max_steps / 3, max(sweep.max_seconds, 4 * step)) + step
+        step = dilation(point) * (compute + wire / (point.net or _OPEN_LINK))
+        took = step + min(max(_ENOUGH * step, _SHORT_S), step * sweep.max_steps, max(sweep.max_seconds, 3 * step))
         took += _LAUNCH_S if point.session != started else 1.0
         started = point.session
         seconds.append(took)

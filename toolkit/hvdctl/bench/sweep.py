@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdctl import __version__, jobs, links, pipeline, providers, ssh
-from hvdctl.bench import catalogue, micro, plan, results, timeline
+from hvdctl.bench import catalogue, micro, plan, results, timeline, wording
 from hvdctl.bench.plan import Point, Sweep
 from hvdctl.bench.results import Record, Store
 from hvdctl.bench.session import PointFailed, Session, end_leftovers
@@ -108,7 +108,7 @@ def measure(cluster: Cluster, session: Session, point: Point, sweep: Sweep, dila
         "data": None if point.data is None else str(jobs.on_share(point.data)),
         "stage": point.staged,
         "warmup": _WARMUP[emulated],
-        "block": min(_BLOCK[emulated], max(2, sweep.max_steps)),
+        "block": _BLOCK[emulated],
         "ci": sweep.ci,
         "max_steps": sweep.max_steps,
         "max_seconds": sweep.max_seconds,
@@ -260,7 +260,7 @@ class _Bench:
 
     def _check_dilation(self) -> None:
         for point in self.sweep.points():
-            factor = self.dilations[point.net]
+            factor = self._factor(point)
             seconds = (plan.compute_seconds(point) or 0) * factor
             if factor > plan.MAX_DILATION or seconds > plan.MAX_STEP_S:
                 raise UsageError(
@@ -269,8 +269,13 @@ class _Bench:
                     hint="choose fewer nodes, a lower --net or a smaller --batch",
                 )
 
+    def _factor(self, point: Point) -> float:
+        """One rank alone exchanges nothing, so nothing has to be slowed down for it."""
+        asked = self.sweep.dilation if point.layout.ranks == 1 else None
+        return asked or (1.0 if point.layout.ranks == 1 else self.dilations[point.net])
+
     def _sweep(self, todo: list[Point], step: Step) -> None:
-        guesses = plan.guess(self.sweep, todo, self.dilations, os.cpu_count() or 1)
+        guesses = plan.guess(self.sweep, todo, self._factor, os.cpu_count() or 1)
         self.choice.agree(f"{len(todo)} points", sum(guesses))
         began, guessed = time.monotonic(), 0.0
         for index, (point, seconds) in enumerate(zip(todo, guesses, strict=True)):
@@ -284,15 +289,15 @@ class _Bench:
 
     def _one(self, point: Point, step: Step, where: str) -> None:
         began = time.monotonic()
-        factor = self.dilations[point.net]
+        factor = self._factor(point)
         record: Record = {"kind": "point", **point.data_of(), "dilation": factor}
         try:
             session = self._ranks(point)
             shaped = scaled(point.net, factor)
             self._link(shaped, step)
+            ready = time.monotonic() - began
             self._micro(session, point, shaped, step)
             session = self._ranks(point)
-            ready = time.monotonic() - began
 
             def listen(told: Record) -> None:
                 rate = point.batch * point.layout.ranks * factor / told["step_s"]
@@ -323,7 +328,7 @@ class _Bench:
         if not _known(known, "allreduce", same):
             self.store.append(micro.allreduce(session, point.launcher, shaped, step.update))
         if layout == several[-1] and not _known(known, "links", {"net": shaped}):
-            record = micro.pairs(self.cluster, shaped, step.update, layout.nodes)
+            record = micro.pairs(self.cluster, shaped, step.update, layout.nodes, self.choice.pressed)
             self.store.append(record)
             worst = micro.slowest(record)
             if worst:
@@ -449,8 +454,8 @@ def _told(record: Record) -> str:
     """A finished point in one line."""
     if record["status"] == "failed":
         return f"failed: {record['key']}: {record['reason']}"
-    rate, half = record["images_per_s"], record["images_per_s_ci"]
-    told = f"{record['key']}: {rate:.4g} ± {half:.2g} images/s"
+    rate = wording.with_ci(record["images_per_s"], record["images_per_s_ci"])
+    told = f"{record['key']}: {rate} images/s"
     if record["dilation"] != 1:
         told += f" (dilation {record['dilation']:g})"
     if record["late"] is not None and record["late"] > LATE:

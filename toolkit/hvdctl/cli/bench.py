@@ -64,7 +64,7 @@ def bench(
     ci: Annotated[
         float, typer.Option("--ci", help="Repeat until the 95 % interval is below this share.", parser=o.number)
     ] = 0.02,
-    max_steps: Annotated[int, typer.Option("--max-steps", help="At most so many steps.", parser=o.whole)] = 30,
+    max_steps: Annotated[int, typer.Option("--max-steps", help="At most so many steps.", parser=o.whole)] = 500,
     max_seconds: Annotated[
         float, typer.Option("--max-seconds", help="No new steps of a point after this.", parser=o.number)
     ] = 60,
@@ -251,6 +251,7 @@ def _efficiency(points: list[dict[str, Any]]) -> Callable[[dict[str, Any]], str]
 
 def table(terminal: Terminal, points: list[dict[str, Any]], efficiency: Callable[[dict[str, Any]], str]) -> None:
     """The points for a terminal; what is emulated says so in every row."""
+    from hvdctl.bench import wording
     from hvdctl.spec import format_rate
 
     rows = []
@@ -259,7 +260,7 @@ def table(terminal: Terminal, points: list[dict[str, Any]], efficiency: Callable
         axes = (point["model"], point["batch"], *where, point["launcher"], point["scaling"])
         device = point["device"] + (f" /{point['dilation']:g}" if point["dilation"] != 1 else "")
         if point["status"] == "ok":
-            rate = f"{point['images_per_s']:.4g} ± {point['images_per_s_ci']:.2g}"
+            rate = wording.with_ci(point["images_per_s"], point["images_per_s_ci"])
             rows.append((*axes, device, rate, efficiency(point)))
         else:
             rows.append((*axes, device, f"failed: {point['reason']}", ""))

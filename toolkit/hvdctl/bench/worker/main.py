@@ -18,7 +18,6 @@ from typing import Any
 
 import allreduce
 import comm
-import data
 import train
 
 _POLL_S = 0.02
@@ -42,22 +41,17 @@ def main() -> int:
 
 
 def _serve(link: comm.Link, request: Request, outbox: Outbox) -> dict[str, Any]:
-    """The answer to one request. An error on one rank is told by rank 0; all go on."""
+    """The answer to one request: what was found, or why all ranks refuse it."""
 
     def progress(**told: Any) -> None:
         if link.rank == 0:
             outbox.write(request["seq"], event="progress", **told)
 
     try:
-        found, problem = _OPERATIONS[request["op"]](link, request, progress), None
-    except (data.DataError, MemoryError) as error:
-        found, problem = None, str(error) or type(error).__name__
+        return {"event": "result", "found": _OPERATIONS[request["op"]](link, request, progress)}
+    except train.Refused as error:
+        return {"event": "error", "reason": str(error)}
     # Anything else ends this rank, and with it the run: after half an exchange no rank knows what the others wait for.
-    problems = link.gather(problem)
-    for rank, told in enumerate(problems):
-        if told:
-            return {"event": "error", "reason": f"rank {rank}: {told}"}
-    return {"event": "result", "found": found}
 
 
 def _hello(link: comm.Link, request: Request, progress: Any) -> dict[str, Any]:

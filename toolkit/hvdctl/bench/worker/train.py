@@ -20,10 +20,15 @@ from torch import nn
 # Quantiles of Student's distribution for 95 %, by degrees of freedom; beyond the list it is nearly normal.
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11)
 _NORMAL = 2.0
+_BLOCK_S = 1.0
 _DISK = Path("/tmp/hvd-bench")  # noqa: S108 - the node's own disk
 
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Refused(Exception):
+    """Why this point can't be measured; all ranks raise it together."""
 
 
 def measure(link: comm.Link, request: dict[str, Any], progress: Callable[..., None]) -> dict[str, Any]:
@@ -34,8 +39,10 @@ def measure(link: comm.Link, request: dict[str, Any], progress: Callable[..., No
     start_s = time.perf_counter() - began
     try:
         for _ in range(request["warmup"]):
-            job.step()
-        found = _repeat(link, job, request, progress)
+            last = job.step()
+        # Short steps come in larger blocks, so that what lies between blocks stays small.
+        block = link.share(max(request["block"], math.ceil(_BLOCK_S / last.total)))
+        found = _repeat(link, job, request | {"block": block}, progress)
         if request.get("timeline"):
             found["timeline"] = _timeline(link, job, request["timeline"])
     finally:
@@ -51,11 +58,11 @@ def _repeat(link: comm.Link, job: _Job, request: dict[str, Any], progress: Calla
     while True:
         link.gather(None)  # all start together
         block = time.perf_counter()
-        for _ in range(request["block"]):
+        for _ in range(min(request["block"], request["max_steps"] - len(steps))):
             steps.append(job.step())
         walls += time.perf_counter() - block
         half = interval([step.total for step in steps]) / statistics.fmean(step.total for step in steps)
-        over = len(steps) + request["block"] > request["max_steps"]
+        over = len(steps) >= request["max_steps"]
         over = over or time.perf_counter() - began > request["max_seconds"]
         ready = half <= request["ci"]
         progress(steps=len(steps), step_s=statistics.fmean(step.total for step in steps))
@@ -211,14 +218,27 @@ def _batches(
     batch = request["batch"]
     if request["data"] is None:
         return _synthetic(batch, shape, classes)
-    path = Path(request["data"])
-    if request["stage"]:
-        # A folder of its own for each source, so that one does not displace the other.
-        path = data.stage(path, _DISK / str(path).strip("/").replace("/", "-")).path
-        link.gather(None)
-    folder = data.find(path)
-    folder.check(request["model"], classes)
+    folder = _folder(request, classes)
+    # All ranks give up together: else some would wait for ever in an exchange that others never come to.
+    problems = link.gather(folder if isinstance(folder, str) else None)
+    told = next((f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem), None)
+    if told or isinstance(folder, str):
+        raise Refused(told)
     return data.batches(folder, batch, shape, link.rank, link.size)
+
+
+def _folder(request: dict[str, Any], classes: int) -> data.Folder | str:
+    """The images on this rank's node, or what is wrong with them."""
+    path = Path(request["data"])
+    try:
+        if request["stage"]:
+            # A folder of its own for each source, so that one does not displace the other.
+            path = data.stage(path, _DISK / str(path).strip("/").replace("/", "-")).path
+        folder = data.find(path)
+        folder.check(request["model"], classes)
+    except data.DataError as error:
+        return str(error)
+    return folder
 
 
 def _synthetic(batch: int, shape: tuple[int, ...], classes: int) -> Generator[Batch, None, None]:

@@ -1,0 +1,91 @@
+"""How well bench measures and predicts, on a cluster made for it: a table, and bench-scaling.json.
+
+Emulated GPUs on shaped links: the prediction is fitted to allreduces, single ranks and at most three points, and judged
+by all others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hvdctl import local
+from hvdctl.bench import predict, results
+from hvdctl.progress import Silent
+
+NAME = "bench-scaling"
+NODES = 4
+SHAPED = 100_000_000
+LARGE = 25_000_000
+LIMITS = {
+    "prediction_median_error": 0.10,
+    "prediction_max_error": 0.25,
+    "allreduce_share_of_100m": 0.85,
+    "overhead_max": 0.02,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("bench-scaling.json"))
+    parser.add_argument("--keep", type=Path, help="folder for the bench's own results and report")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["HVDCTL_HOME"] = home
+        kept = args.keep or Path(home) / "results"
+        try:
+            hvdctl("up", "--nodes", str(NODES))
+            sweep = ["--nodes", "1,2,4", "--batch", "32,96", "--net", "100m,1g,10g", "--device", "emulated:p100"]
+            hvdctl("bench", *sweep, "--model", "resnet50", "--max-seconds", "20", "--output", str(kept))
+        finally:
+            local.sweep(NAME, keep_data=False, step=Silent())
+        found = judge(results.read(kept))
+    show(found)
+    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
+    args.output.write_text(json.dumps({**found, "limits": LIMITS, "machine": machine}, indent=2) + "\n")
+    print(f"\nwritten to {args.output}")
+
+
+def judge(records: list[results.Record]) -> dict[str, Any]:
+    """The figures that LIMITS speaks of, and what they were made of."""
+    checked = predict.validation(records)
+    points = results.measured(results.points(records))
+    rings = [one for one in results.of_kind(records, "allreduce") if one["net"] == SHAPED and one["nodes"] == NODES]
+    shares = [row["bus_bits"] / SHAPED for ring in rings for row in ring["rows"] if row["bytes"] >= LARGE]
+    several = [point for point in points if point["ranks"] > 1]
+    return {
+        "prediction_median_error": checked.median,
+        "prediction_max_error": checked.maximum,
+        "prediction_points": len(checked.errors),
+        "allreduce_share_of_100m": min(shares),
+        "overhead_max": max(point["overhead"] for point in several),
+        "start_s_max": max(point["start_s"] for point in points),
+        "start_s_least": min(point["start_s"] for point in points),
+        "dilations": sorted({point["dilation"] for point in points}),
+        "errors": {one.key: one.error for one in checked.errors},
+    }
+
+
+def show(found: dict[str, Any]) -> None:
+    for name, limit in LIMITS.items():
+        good = found[name] >= limit if "share" in name else found[name] <= limit
+        print(f"{name:26} {found[name]:8.4f}   limit {limit:<6} {'ok' if good else 'MISSED'}")
+    print(f"{'start of a point, s':26} {found['start_s_least']:8.2f} to {found['start_s_max']:.2f}")
+    print(f"{'time dilation':26} {', '.join(f'{one:g}' for one in found['dilations'])}")
+    for key, error in found["errors"].items():
+        print(f"  {error:+7.1%}  {key}")
+
+
+def hvdctl(verb: str, *words: str) -> None:
+    subprocess.run([sys.executable, "-m", "hvdctl", verb, "--name", NAME, *words], check=True)
+
+
+if __name__ == "__main__":
+    main()
