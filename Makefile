@@ -6,10 +6,10 @@ BIN    := $(VENV)/bin
 SRC    := toolkit tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system engine images demo test lint unit browser e2e format bench-up clean
+.PHONY: help setup system engine images demo test lint unit browser e2e format bench-up bench-scaling reproduce clean
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: system engine $(VENV)/.ready ## install all that is missing and build the PyTorch image; then .venv/bin/hvdctl works
 	@$(BIN)/hvdctl image build pytorch
@@ -32,8 +32,14 @@ browser: $(VENV)/.ready ## the report in a real browser; installs Chromium where
 e2e: $(VENV)/.ready images ## the tests on a real engine
 	@$(BIN)/pytest tests/e2e --durations=8
 
-bench-up: setup ## measure up, down and run; a table, and bench-up.json
+bench-up: setup ## measure up, down and run; a table, and bench-up.json bench-scaling.json
 	@$(BIN)/python scripts/bench_up.py
+
+bench-scaling: setup ## judge bench: errors of predictions, share of the link, overhead; bench-scaling.json
+	@$(BIN)/python scripts/bench_scaling.py
+
+reproduce: setup ## the published experiments on emulated GPUs, into docs/results; about an hour
+	@$(BIN)/python scripts/reproduce.py
 
 format: $(VENV)/.ready ## format Python and Terraform
 	@$(BIN)/ruff format -q $(SRC) && $(BIN)/ruff check -q --fix $(SRC)
@@ -56,4 +62,4 @@ $(VENV)/.ready: pyproject.toml
 	@touch $@
 
 clean: ## remove the virtual environment and caches; clusters and images stay
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .ansible bench-up.json
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .ansible bench-up.json bench-scaling.json

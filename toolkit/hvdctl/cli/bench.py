@@ -86,7 +86,7 @@ def bench(
     """
     if context.invoked_subcommand:
         return
-    from hvdctl import interrupts, ssh
+    from hvdctl import interrupts, jobs, ssh
     from hvdctl.bench import plan, sweep
     from hvdctl.cli.terminal import Terminal
 
@@ -103,7 +103,7 @@ def bench(
         launchers=tuple(plan.launcher(one) for one in several("--launcher", launcher)),
         threads=whole_numbers("--threads", threads) if threads else (None,),
         scalings=scalings(scaling),
-        data=data,
+        data=str(jobs.on_share(data)) if data else None,
         staged={"no": (False,), "yes": (True,), "both": (False, True)}[choose("--stage", stage, ("no", "yes", "both"))],
         dilation=None if dilation == "auto" else factor(dilation),
         ci=positive("--ci", ci),

@@ -1,0 +1,117 @@
+"""The experiments of the published decks on emulated GPUs: docs/results/ with figures, pages and what differs.
+
+    make reproduce                        all of it, about an hour on two cores
+    scripts/reproduce.py --only launchers one part anew
+    scripts/reproduce.py --page           only the page, from results that are there
+
+Parts that are there and complete are not measured again; `--fresh` starts anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import reproduce_page
+from hvdctl import local
+from hvdctl.bench import results
+from hvdctl.progress import Silent
+
+NAME = "reproduce"
+GPU = ["--device", "emulated:p100", "--model", "resnet50"]
+PARTS: dict[str, list[str]] = {
+    # The SLICES deck: nodes, batch and link; ten jobs of one GPU against one job of ten.
+    "slices": [
+        *GPU,
+        "--layout",
+        "kx1,1xk",
+        "--nodes",
+        "1,2,4,8,10",
+        "--batch",
+        "32,64,96",
+        "--net",
+        "1g,10g",
+        "--max-seconds",
+        "30",
+        "--timeline",
+    ],
+    # The Stampede2 deck: a mini-batch that stays, against one that grows.
+    "scaling": [
+        *GPU,
+        "--layout",
+        "kx1",
+        "--nodes",
+        "1,2,4,8",
+        "--batch",
+        "64",
+        "--net",
+        "10g",
+        "--scaling",
+        "weak,strong",
+    ],
+    # ... and its search for the best number of threads, on this machine's own cores.
+    "threads": ["--model", "convnet_cifar10", "--layout", "1x1", "--batch", "64", "--threads", "1,2,4"],
+    # Launchers on the same nodes.
+    "launchers": [
+        *GPU,
+        "--layout",
+        "kx1",
+        "--nodes",
+        "1,2,4",
+        "--batch",
+        "32",
+        "--net",
+        "1g,10g",
+        "--launcher",
+        "horovod-gloo,horovod-mpi,torch-ddp",
+        "--max-seconds",
+        "30",
+    ],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path(__file__).parents[1] / "docs" / "results")
+    parser.add_argument("--only", choices=PARTS, action="append")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is there")
+    parser.add_argument("--page", action="store_true", help="measure nothing")
+    args = parser.parse_args()
+    todo = [name for name in args.only or PARTS if args.fresh or not complete(args.output / name)]
+    if todo and not args.page:
+        with tempfile.TemporaryDirectory() as home:
+            os.environ["HVDCTL_HOME"] = home
+            try:
+                hvdctl("up", "--nodes", "10", "--slots", "10")
+                for name in todo:
+                    measure(args.output / name, PARTS[name], fresh=args.fresh)
+            finally:
+                local.sweep(NAME, keep_data=False, step=Silent())
+    there = {name: results.read(args.output / name) for name in PARTS if complete(args.output / name)}
+    page = args.output / "README.md"
+    page.write_text(reproduce_page.render(there))
+    print(f"written: {page}")
+
+
+def measure(folder: Path, words: list[str], *, fresh: bool) -> None:
+    if fresh and folder.exists():
+        shutil.rmtree(folder)
+    hvdctl("bench", *words, "--output", str(folder), "--yes")
+
+
+def complete(folder: Path) -> bool:
+    return (folder / results.FILE).exists() and results.state(results.read(folder)) == "complete"
+
+
+def hvdctl(verb: str, *words: str) -> None:
+    print(f"\n$ hvdctl {verb} {' '.join(words)}", flush=True)
+    subprocess.run([sys.executable, "-m", "hvdctl", verb, "--name", NAME, *words], check=True)
+
+
+if __name__ == "__main__":
+    main()
