@@ -23,55 +23,18 @@ from hvdctl.bench import results
 from hvdctl.progress import Silent
 
 NAME = "reproduce"
-GPU = ["--device", "emulated:p100", "--model", "resnet50"]
-PARTS: dict[str, list[str]] = {
+GPU = "--device emulated:p100 --model resnet50"
+PARTS = {
     # The SLICES deck: nodes, batch and link; ten jobs of one GPU against one job of ten.
-    "slices": [
-        *GPU,
-        "--layout",
-        "kx1,1xk",
-        "--nodes",
-        "1,2,4,8,10",
-        "--batch",
-        "32,64,96",
-        "--net",
-        "1g,10g",
-        "--max-seconds",
-        "30",
-        "--timeline",
-    ],
+    "slices": f"{GPU} --layout kx1,1x4,1x10 --nodes 1,2,4,8,10 --batch 32,64,96 --net 1g,10g"
+    " --max-seconds 30 --timeline",
     # The Stampede2 deck: a mini-batch that stays, against one that grows.
-    "scaling": [
-        *GPU,
-        "--layout",
-        "kx1",
-        "--nodes",
-        "1,2,4,8",
-        "--batch",
-        "64",
-        "--net",
-        "10g",
-        "--scaling",
-        "weak,strong",
-    ],
+    "scaling": f"{GPU} --layout kx1 --nodes 1,2,4,8 --batch 64 --net 10g --scaling weak,strong --max-seconds 30",
     # ... and its search for the best number of threads, on this machine's own cores.
-    "threads": ["--model", "convnet_cifar10", "--layout", "1x1", "--batch", "64", "--threads", "1,2,4"],
+    "threads": "--model convnet_cifar10 --layout 1x1 --batch 64 --threads 1,2,4",
     # Launchers on the same nodes.
-    "launchers": [
-        *GPU,
-        "--layout",
-        "kx1",
-        "--nodes",
-        "1,2,4",
-        "--batch",
-        "32",
-        "--net",
-        "1g,10g",
-        "--launcher",
-        "horovod-gloo,horovod-mpi,torch-ddp",
-        "--max-seconds",
-        "30",
-    ],
+    "launchers": f"{GPU} --layout kx1 --nodes 1,2,4 --batch 32 --net 1g --max-seconds 30"
+    " --launcher horovod-gloo,horovod-mpi,torch-ddp",
 }
 
 
@@ -87,7 +50,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as home:
             os.environ["HVDCTL_HOME"] = home
             try:
-                hvdctl("up", "--nodes", "10", "--slots", "10")
+                hvdctl(args.output, "up", "--nodes", "10", "--slots", "10")
                 for name in todo:
                     measure(args.output / name, PARTS[name], fresh=args.fresh)
             finally:
@@ -98,19 +61,21 @@ def main() -> None:
     print(f"written: {page}")
 
 
-def measure(folder: Path, words: list[str], *, fresh: bool) -> None:
+def measure(folder: Path, words: str, *, fresh: bool) -> None:
     if fresh and folder.exists():
         shutil.rmtree(folder)
-    hvdctl("bench", *words, "--output", str(folder), "--yes")
+    # The results hold the command: a path of this machine has no place in them.
+    hvdctl(folder.parent, "bench", *words.split(), "--output", folder.name, "--yes")
 
 
 def complete(folder: Path) -> bool:
     return (folder / results.FILE).exists() and results.state(results.read(folder)) == "complete"
 
 
-def hvdctl(verb: str, *words: str) -> None:
+def hvdctl(cwd: Path, verb: str, *words: str) -> None:
     print(f"\n$ hvdctl {verb} {' '.join(words)}", flush=True)
-    subprocess.run([sys.executable, "-m", "hvdctl", verb, "--name", NAME, *words], check=True)
+    cwd.mkdir(parents=True, exist_ok=True)
+    subprocess.run([sys.executable, "-m", "hvdctl", verb, "--name", NAME, *words], cwd=cwd, check=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ..
     found = []
     for name, command in group.commands.items():
         below = (*path, name)
-        found += commands(command, below) if hasattr(command, "commands") else [(below, command)]
+        # A group may do something by itself, as `bench` does.
+        found += [(below, command)] if getattr(command, "invoke_without_command", True) else []
+        found += commands(command, below) if hasattr(command, "commands") else []
     return found
 
 
@@ -25,8 +27,9 @@ each = pytest.mark.parametrize(("path", "command"), [pytest.param(*one, id=" ".j
 
 
 def test_the_verbs_of_the_design_are_there() -> None:
-    wanted = "init schema plan up scale down status list check ssh run exec jobs logs cancel push pull"
-    assert {(verb,) for verb in wanted.split()} | {("image", "build"), ("image", "list")} <= set(KNOWN)
+    wanted = "init schema plan up scale down status list check ssh run exec jobs logs cancel push pull bench predict tune"
+    below = {("image", "build"), ("image", "list"), ("report", "list"), ("report", "open"), ("bench", "compare")}
+    assert {(verb,) for verb in wanted.split()} | below <= set(KNOWN)
 
 
 @each
@@ -55,7 +58,7 @@ def test_every_option_is_described(path: tuple[str, ...], command: Any) -> None:
 @each
 def test_what_asks_can_be_told_not_to(path: tuple[str, ...], command: Any) -> None:
     flags = {flag for parameter in command.params for flag in parameter.opts}
-    if path in {("down",), ("up",), ("scale",)}:
+    if path in {("down",), ("up",), ("scale",), ("bench",)}:
         assert {"--yes", "-y"} <= flags
     if path not in {("ssh",), ("schema",), ("logs",)}:
         assert "--json" in flags

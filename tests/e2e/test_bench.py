@@ -53,7 +53,7 @@ def test_a_sweep_measures_every_point_and_says_what_is_emulated(swept: tuple[Pat
     # 26.5 MB over 200 Mbit/s take more than a second; the published step takes 68 ms.
     assert slow["efficiency"] < 0.15 < 0.5 < fast["efficiency"] < 1.02
     assert slow["split_s"]["exposed"] > 0.7 * slow["step_s"]
-    assert (slow["dilation"], alone["dilation"]) == (1, 1)
+    assert slow["dilation"] == 1
     assert fast["dilation"] > 1
     assert fast["link_bits"] == pytest.approx(10**10 / fast["dilation"], rel=1e-6)
 
@@ -88,7 +88,7 @@ def test_report_figures_and_timeline_lie_beside_the_results(swept: tuple[Path, d
     drawn = {file.suffix for file in (folder / "figures").iterdir()}
     assert drawn == {".png", ".svg"}
     events = json.loads((folder / "timeline.json").read_text())["traceEvents"]
-    rows = {event["args"]["name"] for event in events if event["name"] == "process_name" and "args" in event}
+    rows = {event["args"]["name"] for event in events if event.get("name") == "process_name"}
     assert {"rank 0 node0", "rank 1 node1"} <= rows
     assert any("ALLREDUCE" in event.get("name", "") for event in events), "Horovod's own part"
 
@@ -104,7 +104,7 @@ def test_predict_takes_what_was_measured(swept: tuple[Path, dict[str, Any]], clu
     told = cluster("predict", "--fit", str(swept[0]), "--model", "vgg16", "--nodes", "128", "--json").data
     assert "predicted" in json.dumps(told)
     text = cluster("predict", "--fit", str(swept[0]), "--model", "vgg16", "--nodes", "128", "--net", "25g").out
-    assert "predicted, not measured" in text
+    assert "Predicted, not measured" in text
 
 
 def test_the_same_results_compare_as_equal(swept: tuple[Path, dict[str, Any]], cluster: Hvdctl, tmp_path: Path) -> None:
@@ -148,13 +148,23 @@ def test_images_from_the_share_and_from_the_nodes_own_disk(cluster: Hvdctl, tmp_
         for number in range(2):
             Image.new("RGB", (48, 40), (20 * label, 90 * number, 50)).save(folder / f"{number}.jpg")
     cluster("push", str(tmp_path / "eleven"))
-    words = ("--model", "convnet_cifar10,alexnet", "--batch", "2", "--max-steps", "3", "--no-micro", "--layout", "2x1")
+    words = (
+        "--model",
+        "convnet_cifar10,googlenet",
+        "--batch",
+        "2",
+        "--max-steps",
+        "3",
+        "--no-micro",
+        "--layout",
+        "2x1",
+    )
     done = cluster("bench", *words, "--data", "eleven", "--stage", "both", "--json", code=1)
     by_model: dict[str, list[Any]] = {}
     for point in done.data["points"]:
         by_model.setdefault(point["model"], []).append(point)
-    assert [p["status"] for p in by_model["alexnet"]] == ["ok", "ok"]
-    assert {p["data"] for p in by_model["alexnet"]} == {"/shared/eleven", "staged:/shared/eleven"}
+    assert [p["status"] for p in by_model["googlenet"]] == ["ok", "ok"]
+    assert {p["data"] for p in by_model["googlenet"]} == {"/shared/eleven", "staged:/shared/eleven"}
     assert all("11 classes" in p["reason"] for p in by_model["convnet_cifar10"]), by_model["convnet_cifar10"]
     missing = cluster("bench", *words, "--data", "nowhere", code=2).err
     assert "there is no folder /shared/nowhere on the share" in missing
@@ -196,13 +206,13 @@ def test_run_uses_the_profile_that_tune_kept(cluster: Hvdctl) -> None:
         script = "import os; print(os.environ['HOROVOD_CYCLE_TIME'], os.environ['OMPI_COMM_WORLD_SIZE'])"
         told = cluster("run", "--", "python3", "-c", script)
         assert "5 4" in told.out
-        assert "launcher mpi, 1 threads, fusion 32 MB, cycle 5 ms" in told.err
+        assert "launcher mpi, 1 thread, fusion 32 MB, cycle 5 ms" in told.err
     finally:
         assert "back to the defaults" in cluster("tune", "--reset").out
 
 
 def test_tune_measures_settings_and_keeps_only_what_is_better(cluster: Hvdctl) -> None:
-    told = cluster("tune", "--model", "googlenet", "--device", "emulated:p100", "--nodes", "2", "--json").data
+    told = cluster("tune", "--model", "googlenet", "--device", "emulated:p100", "--nodes", "1", "--json").data
     tried = {(one["launcher"], one["fusion_mb"], one["cycle_ms"]) for one in told["tried"]}
     assert {"horovod-gloo", "horovod-mpi"} <= {launcher for launcher, _, _ in tried}
     assert len(tried) >= 7

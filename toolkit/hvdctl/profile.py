@@ -43,23 +43,33 @@ class Profile:
 
     def env(self) -> dict[str, str]:
         """Horovod's own variables for it."""
-        chosen = {}
-        if self.fusion_mb is not None:
-            chosen["HOROVOD_FUSION_THRESHOLD"] = str(int(self.fusion_mb * 2**20))
-        if self.cycle_ms is not None:
-            chosen["HOROVOD_CYCLE_TIME"] = f"{self.cycle_ms:g}"
-        return chosen
+        return knobs(self.fusion_mb, self.cycle_ms)
 
     def threads_for(self, slots: int) -> int | None:
         """Threads of a rank, where as many share a node as when they were tuned."""
         return self.threads if int(self.layout.partition("x")[2]) == slots else None
 
     def __str__(self) -> str:
-        words = [f"launcher {self.launcher}"]
-        words += [f"{self.threads} threads"] if self.threads else []
-        words += [f"fusion {self.fusion_mb:g} MB"] if self.fusion_mb is not None else []
-        words += [f"cycle {self.cycle_ms:g} ms"] if self.cycle_ms is not None else []
-        return ", ".join(words)
+        return shown(f"launcher {self.launcher}", self.threads, self.fusion_mb, self.cycle_ms)
+
+
+def knobs(fusion_mb: float | None, cycle_ms: float | None) -> dict[str, str]:
+    """The variables that set Horovod's knobs; what is None is left to Horovod."""
+    chosen = {}
+    if fusion_mb is not None:
+        chosen["HOROVOD_FUSION_THRESHOLD"] = str(int(fusion_mb * 2**20))
+    if cycle_ms is not None:
+        chosen["HOROVOD_CYCLE_TIME"] = f"{cycle_ms:g}"
+    return chosen
+
+
+def shown(launcher: str, threads: int | None, fusion_mb: float | None, cycle_ms: float | None) -> str:
+    """Settings in words; those that are not set are left out."""
+    words = [launcher]
+    words += [f"{threads} thread{'s' * (threads != 1)}"] if threads else []
+    words += [f"fusion {fusion_mb:g} MB"] if fusion_mb is not None else []
+    words += [f"cycle {cycle_ms:g} ms"] if cycle_ms is not None else []
+    return ", ".join(words)
 
 
 def forget(cluster: Cluster) -> bool:

@@ -18,6 +18,7 @@ from hvdctl.bench.results import Record, Store
 from hvdctl.bench.session import PointFailed, Session, end_leftovers
 from hvdctl.cluster import Cluster, command_line
 from hvdctl.errors import HvdctlError, Interrupted, UsageError
+from hvdctl.profile import knobs
 from hvdctl.progress import Progress, Step
 from hvdctl.spec import format_rate
 
@@ -28,6 +29,7 @@ LATE = 0.05
 _WARMUP = {True: 1, False: 2}
 _BLOCK = {True: 3, False: 5}
 _TIMELINE_STEPS = 3
+_ALONE = 8.0
 
 
 @dataclass
@@ -63,7 +65,7 @@ def check(cluster: Cluster, sweep: Sweep) -> None:
         if ssh.run(cluster, ssh.pick(cluster).name, ["test", "-d", folder]).returncode:
             raise UsageError(
                 f"--data {sweep.data}: there is no folder {folder} on the share",
-                hint=f"`hvdctl push FOLDER {Path(sweep.data).parent} --name {cluster.name}` brings one",
+                hint=f"`hvdctl push FOLDER --name {cluster.name}` brings one to /shared/FOLDER",
             )
 
 
@@ -270,9 +272,9 @@ class _Bench:
                 )
 
     def _factor(self, point: Point) -> float:
-        """One rank alone exchanges nothing, so nothing has to be slowed down for it."""
-        asked = self.sweep.dilation if point.layout.ranks == 1 else None
-        return asked or (1.0 if point.layout.ranks == 1 else self.dilations[point.net])
+        """One rank alone exchanges nothing: it is slowed only until waking up from sleep no longer counts."""
+        factor = self.dilations[point.net]
+        return min(factor, _ALONE) if point.layout.ranks == 1 and self.sweep.dilation is None else factor
 
     def _sweep(self, todo: list[Point], step: Step) -> None:
         guesses = plan.guess(self.sweep, todo, self._factor, os.cpu_count() or 1)
@@ -368,12 +370,8 @@ class _Bench:
 
 def start(cluster: Cluster, point: Point, pressed: Callable[[], int], env: dict[str, str]) -> Session:
     """Ranks for a point, and for every other one with the same layout and settings."""
-    knobs = {}
-    if point.fusion_mb is not None:
-        knobs["HOROVOD_FUSION_THRESHOLD"] = str(int(point.fusion_mb * 2**20))
-    if point.cycle_ms is not None:
-        knobs["HOROVOD_CYCLE_TIME"] = f"{point.cycle_ms:g}"
-    session = Session(cluster, point.layout, point.launcher, pressed, threads=point.threads, env={**knobs, **env})
+    env = {**knobs(point.fusion_mb, point.cycle_ms), **env}
+    session = Session(cluster, point.layout, point.launcher, pressed, threads=point.threads, env=env)
     session.purpose = point.session
     return session
 

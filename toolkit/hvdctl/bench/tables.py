@@ -97,8 +97,8 @@ def predictions(records: Sequence[Record], points: Sequence[Record]) -> Table | 
         ]
         for one, predicted in _predicted(records, points)
     ]
-    columns = ["model", "link", "nodes x ranks", "batch", "fitted", "measured", "predicted"]
-    columns += ["interval", "error", "limited by"]
+    columns = ["model", "link", "layout", "batch", "fitted", "measured", "predicted"]
+    columns += ["interval", "error", "limit"]
     return Table(_caption("Predicted and measured images/s", points), columns, rows, left=5) if rows else None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hvdctl import profile as settings
 from hvdctl.bench import plan, sweep
 from hvdctl.bench.plan import Layout, Point, Sweep
 from hvdctl.bench.session import PointFailed, Session, end_leftovers
@@ -169,11 +170,7 @@ class _Search:
 
 def shown(point: Point) -> str:
     """A setting in words; what is not set is Horovod's own."""
-    words = [point.launcher]
-    words += [f"{point.threads} threads"] if point.threads else []
-    words += [f"fusion {point.fusion_mb:g} MB"] if point.fusion_mb is not None else []
-    words += [f"cycle {point.cycle_ms:g} ms"] if point.cycle_ms is not None else []
-    return ", ".join(words)
+    return settings.shown(point.launcher, point.threads, point.fusion_mb, point.cycle_ms)
 
 
 def starting_point(model: str, batch: int, layout: Layout, device: str, net: int | None) -> Point:
