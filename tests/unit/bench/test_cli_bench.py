@@ -69,7 +69,7 @@ SMALL = ("--model", "convnet_cifar10", "--batch", "8", "--layout", "kx1")
         (["--stage", "yes"], "--stage needs --data"),
         (["--data", "/etc"], "'/etc' is not on the share; write a path below /shared"),
         (["--data", "../x"], "'../x' is not on the share"),
-        (["--data", "flowers"], "--data flowers: there is no folder /shared/flowers on the share"),
+        (["--data", "flowers"], "--data: there is no folder /shared/flowers on the share"),
         (["--data", "x", "--device", "emulated:p100"], "--data needs --device real"),
         (["--dilation", "fast"], "--dilation 'fast': write auto, or a factor from 1 to 1000"),
         (["--dilation", "0.5"], "--dilation '0.5': write auto, or a factor from 1 to 1000"),
@@ -149,7 +149,8 @@ def test_a_dry_run_shows_the_points_and_starts_nothing(hvdctl: Hvdctl, cluster: 
 
 def test_by_default_all_nodes_and_slots_at_the_rate_that_the_links_have(hvdctl: Hvdctl, site: Site) -> None:
     told = bench(hvdctl, "--dry-run").out.splitlines()
-    assert told[:-1] == [f"resnet50 b32 {layout} 1g real horovod-gloo weak synthetic" for layout in ("1x2", "2x2")]
+    layouts = ("1x1", "1x2", "2x2")
+    assert told[:-1] == [f"resnet50 b32 {layout} 1g real horovod-gloo weak synthetic" for layout in layouts]
 
 
 def test_a_result_is_shown_with_its_efficiency(hvdctl: Hvdctl, site: Site) -> None:

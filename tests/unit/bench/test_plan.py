@@ -26,7 +26,8 @@ def point(**keys: Any) -> Point:
     ("words", "counts", "slots", "found"),
     [
         ([], [1, 2, 4], 1, ["1x1", "2x1", "4x1"]),
-        ([], [1, 2], 2, ["1x2", "2x2"]),
+        ([], [1, 2], 2, ["1x1", "1x2", "2x2"]),
+        ([], [2, 4], 2, ["2x2", "4x2"]),
         (["4x1"], [1, 2], 1, ["4x1"]),
         (["kx1", "1xk"], [1, 2, 4], 1, ["1x1", "1x2", "1x4", "2x1", "4x1"]),
         (["kx2"], [3], 1, ["3x2"]),
@@ -252,7 +253,7 @@ def test_what_can_be_measured_is_not(sweep: Sweep) -> None:
 def test_a_guess_grows_with_what_takes_time() -> None:
     def guess(factor: float = 1.0, **keys: Any) -> list[float]:
         sweep = replace(EMULATED, nets=(10 * G,), **keys)
-        return plan.guess(sweep, sweep.points(), {10 * G: factor}, 2)
+        return plan.guess(sweep, sweep.points(), lambda _: factor, 2)
 
     first, second = guess(batches=(32, 33))
     assert first - second == pytest.approx(11, abs=1), "the first of a session waits for the ranks to start"
@@ -266,6 +267,6 @@ def test_a_guess_grows_with_what_takes_time() -> None:
 def test_a_guess_for_cpus_counts_all_ranks_and_cores() -> None:
     def guess(layout: Layout, cores: int) -> float:
         sweep = Sweep(layouts=(layout,), max_seconds=1e9)
-        return plan.guess(sweep, sweep.points(), {}, cores)[0]
+        return plan.guess(sweep, sweep.points(), lambda _: 1.0, cores)[0]
 
     assert guess(FOUR, 2) > guess(TWO, 2) > guess(TWO, 8)

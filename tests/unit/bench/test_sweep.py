@@ -80,11 +80,11 @@ def test_a_sweep_from_start_to_end(cluster: Cluster, site: Site) -> None:
     assert (outcome.state, outcome.measured, outcome.failed, outcome.resumed) == ("complete", 4, 0, 0)
     assert site.log == [
         "start 1x1 horovod-gloo",
-        f"link {G}",
         "train 1x1 b8",
         "train 1x1 b16",
         "close",
         "start 2x1 horovod-gloo",
+        f"link {G}",
         "train 2x1 b8",
         "train 2x1 b16",
         "close",
@@ -299,9 +299,10 @@ def test_dilation_is_found_so_that_the_links_are_the_limit(cluster: Cluster, sit
     records = newest(cluster)
     found = {record["net"]: record["dilation"] for record in results.of_kind(records, "calibration")}
     assert found == {G: 1.0, 10 * G: 10.0}, "2 Gbit/s are carried, half of which may be used"
-    assert {p["link_bits"] for p in results.points(records)} == {G}
+    assert {(p["nodes"], p["link_bits"]) for p in results.points(records)} == {(1, None), (2, G)}
+    assert {(p["nodes"], p["dilation"]) for p in results.points(records)} == {(1, 8.0), (2, 1.0), (2, 10.0)}
     assert any("10g is emulated with time dilation 10: 2x1 ranks move 2 Gbit/s" in note for note in heard.notes)
-    assert site.log.index("link None") < site.log.index("allreduce 2x1 1"), "on open links"
+    assert site.log.index("link None") < site.log.index("allreduce 2x1 2"), "on open links"
 
 
 def test_a_sweep_that_goes_on_keeps_the_dilation_that_was_found(cluster: Cluster, site: Site) -> None:
@@ -310,13 +311,13 @@ def test_a_sweep_that_goes_on_keeps_the_dilation_that_was_found(cluster: Cluster
     site.carried = 1e6
     run(cluster, P100)
     assert not [words for words in site.log if words.startswith("allreduce")]
-    assert {p["dilation"] for p in results.points(newest(cluster)) if p["net"] == 10 * G} == {10.0}
+    assert {p["dilation"] for p in results.points(newest(cluster)) if p["nodes"] == 2} == {1.0, 10.0}
 
 
 def test_a_dilation_that_would_take_for_ever_is_refused(cluster: Cluster, site: Site) -> None:
     site.carried = 1e6
     for _ in range(2):  # also where the same sweep would go on
-        with pytest.raises(UsageError, match="10g on these CPUs would need time dilation 20000: a step of") as no:
+        with pytest.raises(UsageError, match="1g on these CPUs would need time dilation 2000: a step of") as no:
             run(cluster, P100)
         assert "choose fewer nodes, a lower --net or a smaller --batch" in no.value.hint
         assert site.trained() == []
@@ -361,7 +362,7 @@ def test_links_are_put_back_also_after_an_error(cluster: Cluster, site: Site, er
 def test_links_are_put_back_in_the_end(cluster: Cluster, site: Site) -> None:
     run(cluster, replace(REAL, nets=(10**8, None)))
     assert [words for words in site.log if words.startswith("link")] == [
-        *(f"link {net}" for net in (None, 10**8, None)),
+        *(f"link {net}" for net in (10**8, None)),
         f"link {G}",
     ]
 
@@ -422,7 +423,7 @@ def test_a_lost_node_is_told_before_anything_is_started(cluster: Cluster, site: 
 
 
 def test_a_missing_image_folder_is_told_before_anything_is_started(cluster: Cluster, site: Site) -> None:
-    with pytest.raises(UsageError, match="--data flowers: there is no folder /shared/flowers on the share"):
+    with pytest.raises(UsageError, match="--data: there is no folder /shared/flowers on the share"):
         run(cluster, replace(REAL, data="flowers"))
     assert site.log == []
 

@@ -64,7 +64,7 @@ def check(cluster: Cluster, sweep: Sweep) -> None:
         folder = str(jobs.on_share(sweep.data))
         if ssh.run(cluster, ssh.pick(cluster).name, ["test", "-d", folder]).returncode:
             raise UsageError(
-                f"--data {sweep.data}: there is no folder {folder} on the share",
+                f"--data: there is no folder {folder} on the share",
                 hint=f"`hvdctl push FOLDER --name {cluster.name}` brings one to /shared/FOLDER",
             )
 
@@ -295,8 +295,10 @@ class _Bench:
         record: Record = {"kind": "point", **point.data_of(), "dilation": factor}
         try:
             session = self._ranks(point)
-            shaped = scaled(point.net, factor)
-            self._link(shaped, step)
+            shaped = None
+            if point.layout.nodes > 1:  # ranks of one node use no link
+                shaped = scaled(point.net, factor)
+                self._link(shaped, step)
             ready = time.monotonic() - began
             self._micro(session, point, shaped, step)
             session = self._ranks(point)

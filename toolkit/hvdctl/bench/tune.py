@@ -153,7 +153,7 @@ class _Search:
             raise Interrupted("interrupted", hint="the profile is as it was")
         step.update(shown(point))
         try:
-            if self.session is None or not self.session.alive or self.session.purpose != point.session:
+            if self.session is None or not self.session.ready or self.session.purpose != point.session:
                 self.close()
                 self.session = sweep.start(self.cluster, point, self.pressed, {})
             found = sweep.measure(self.cluster, self.session, point, self.asked, 1.0, lambda _: None)
