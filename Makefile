@@ -32,7 +32,7 @@ browser: $(VENV)/.ready ## the report in a real browser; installs Chromium where
 e2e: $(VENV)/.ready images ## the tests on a real engine
 	@$(BIN)/pytest tests/e2e --durations=8
 
-bench-up: setup ## measure up, down and run; a table, and bench-up.json bench-scaling.json
+bench-up: setup ## measure up, down and run; a table, and bench-up.json
 	@$(BIN)/python scripts/bench_up.py
 
 bench-scaling: setup ## judge bench: errors of predictions, share of the link, overhead; bench-scaling.json

@@ -52,7 +52,7 @@ def main() -> None:
             try:
                 hvdctl(args.output, "up", "--nodes", "10", "--slots", "10")
                 for name in todo:
-                    measure(args.output / name, PARTS[name], fresh=args.fresh)
+                    measure(args.output / name, PARTS[name])
             finally:
                 local.sweep(NAME, keep_data=False, step=Silent())
     there = {name: results.read(args.output / name) for name in PARTS if complete(args.output / name)}
@@ -61,15 +61,20 @@ def main() -> None:
     print(f"written: {page}")
 
 
-def measure(folder: Path, words: str, *, fresh: bool) -> None:
-    if fresh and folder.exists():
-        shutil.rmtree(folder)
+def measure(folder: Path, words: str) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)  # half a part is of nodes that are gone
     # The results hold the command: a path of this machine has no place in them.
     hvdctl(folder.parent, "bench", *words.split(), "--output", folder.name, "--yes")
 
 
 def complete(folder: Path) -> bool:
-    return (folder / results.FILE).exists() and results.state(results.read(folder)) == "complete"
+    """Whether all of a part is there, and nothing of it failed."""
+    if not (folder / results.FILE).exists():
+        return False
+    records = results.read(folder)
+    points = results.points(records)
+    return results.state(records) == "complete" and len(results.measured(points)) == len(points)
 
 
 def hvdctl(cwd: Path, verb: str, *words: str) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -246,4 +247,4 @@ def digest(*parts: object) -> str:
 
 def command_line() -> str:
     """How this hvdctl was called, for the holder of a lock; values of --env may be secrets."""
-    return re.sub(r"(--env[ =][^ =]+=)\S+", r"\1...", " ".join(sys.argv[1:]))
+    return re.sub(r"(--env[ =][^ =]+=)\S+", r"\1...", shlex.join(sys.argv[1:]))

@@ -65,7 +65,7 @@ def request(
     hosts = list(job.hosts) if job.hosts is not None else inventory.layout(nodes, np)
     cpus = spec.cpus if spec.cpus is not None else cores / len(hosts)
     most = max(taken for _, taken in hosts)
-    tuned = profile.threads_for(most) if profile else None
+    tuned = profile.threads_for(len(hosts), most) if profile else None
     return {
         "command": list(job.command),
         "user_command": shlex.join(job.command),

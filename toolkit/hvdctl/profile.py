@@ -45,9 +45,9 @@ class Profile:
         """Horovod's own variables for it."""
         return knobs(self.fusion_mb, self.cycle_ms)
 
-    def threads_for(self, slots: int) -> int | None:
-        """Threads of a rank, where as many share a node as when they were tuned."""
-        return self.threads if int(self.layout.partition("x")[2]) == slots else None
+    def threads_for(self, nodes: int, slots: int) -> int | None:
+        """Threads of a rank, where ranks lie as they did when they were tuned."""
+        return self.threads if self.layout == f"{nodes}x{slots}" else None
 
     def __str__(self) -> str:
         return shown(f"launcher {self.launcher}", self.threads, self.fusion_mb, self.cycle_ms)

@@ -129,7 +129,7 @@ def test_an_output_of_another_bench(hvdctl: Hvdctl, site: Site, tmp_path: Path) 
     assert bench(hvdctl, *SMALL, "--output", str(tmp_path / "out")).code == 0
     result = bench(hvdctl, *SMALL, "--batch", "16", "--output", str(tmp_path / "out"))
     assert result.code == 2
-    assert f"--output {tmp_path / 'out'} holds results of another bench" in result.err
+    assert f"--output {tmp_path / 'out'} holds results already" in result.err
 
 
 def test_a_dry_run_shows_the_points_and_starts_nothing(hvdctl: Hvdctl, cluster: Cluster, site: Site) -> None:

@@ -85,7 +85,7 @@ def test_parts_of_a_step_are_named(whole: Drawn) -> None:
 
 def test_the_slowest_pair_is_named_and_every_number_shown(whole: Drawn) -> None:
     figure, pictures = whole["links"]
-    assert "node2 to node1, 610 Mbit/s, 61 % of the 1 Gbit/s" in figure.caption.replace("\u00a0", " ")
+    assert "node2 to node1, 610 Mbit/s, 61 % of 1 Gbit/s" in figure.caption.replace("\u00a0", " ")
     assert "610" in texts(pictures.wide)
     assert len([text for text in texts(pictures.narrow) if re.fullmatch(r"\d{3}", text)]) == 12
 

@@ -317,7 +317,7 @@ def test_a_sweep_that_goes_on_keeps_the_dilation_that_was_found(cluster: Cluster
 def test_a_dilation_that_would_take_for_ever_is_refused(cluster: Cluster, site: Site) -> None:
     site.carried = 1e6
     for _ in range(2):  # also where the same sweep would go on
-        with pytest.raises(UsageError, match="1g on these CPUs would need time dilation 2000: a step of") as no:
+        with pytest.raises(UsageError, match="1g would take time dilation 2000: a step of") as no:
             run(cluster, P100)
         assert "choose fewer nodes, a lower --net or a smaller --batch" in no.value.hint
         assert site.trained() == []
@@ -462,7 +462,41 @@ def test_the_network_is_measured_once_for_each_rate_on_the_smallest_and_the_larg
     allreduces = [(f"{r['nodes']}x{r['slots']}", r["net"]) for r in results.of_kind(records, "allreduce")]
     assert allreduces == [("2x1", 10**8), ("2x1", G), ("2x2", 10**8), ("2x2", G)]
     assert [(r["net"], len(r["pairs"])) for r in results.of_kind(records, "links")] == [(10**8, 2), (G, 2)]
-    assert "slowest link: node0 to node1, 90 Mbit/s, 100m asked" in heard.notes
+    assert "slowest link: node0 to node1, 90 Mbit/s, limited to 100 Mbit/s" in heard.notes
+
+
+def test_a_network_that_cant_be_measured_fails_no_point(
+    cluster: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Measured:
+        raise HvdctlError("the link from node0 to node1 can't be measured: no answer")
+
+    monkeypatch.setattr(links, "measure", broken)
+    heard = Heard()
+    outcome = run(cluster, replace(REAL, micro=True), heard)
+    assert (outcome.measured, outcome.failed) == (4, 0)
+    assert any("the network of 2x1 was not measured: the link from node0" in note for note in heard.notes)
+
+
+def test_links_that_were_half_shaped_are_put_back(
+    cluster: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(_: Cluster, net: int | None, step: Any) -> None:
+        site.log.append(f"link {net}")
+        if net != G:
+            raise PhaseError("terraform apply failed")
+
+    monkeypatch.setattr(pipeline, "relink", half)
+    with pytest.raises(PhaseError):
+        run(cluster, replace(REAL, nets=(G, 10**8)))
+    assert [words for words in site.log if words.startswith("link")] == [f"link {G}", f"link {10**8}", f"link {G}"]
+
+
+def test_a_changed_environment_starts_a_bench_of_its_own(cluster: Cluster, site: Site) -> None:
+    interrupted(cluster, site, "train 2x1 b16")
+    cluster.store_spec(cluster.spec().model_copy(update={"env": {"HOROVOD_CYCLE_TIME": "9"}}))
+    assert run(cluster, REAL).resumed == 0
+    assert len(results.benches(cluster.folder.parent)) == 2
 
 
 def test_ranks_that_have_ended_meanwhile_are_started_anew(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
-from hvdctl import jobs, profile
+from hvdctl import jobs, pipeline, profile
 from hvdctl.bench import sweep, tune
 from hvdctl.bench.plan import Layout, Point
 from hvdctl.bench.session import PointFailed
@@ -40,6 +40,7 @@ def speed(
     """Sets how fast each setting is."""
     stand(engine, "node0", "node1")
     answer(fake_nodes, "list", [])
+    monkeypatch.setattr(pipeline, "relink", lambda *_: None)
     monkeypatch.setattr(sweep, "start", lambda _, point, pressed, env: Ranks(point))
 
     def use(of: Callable[[Point], float]) -> None:
@@ -133,9 +134,11 @@ def test_run_takes_the_profile_under_what_the_user_says() -> None:
     assert own["env"]["A"] == "b"
 
 
-def test_threads_are_for_as_many_ranks_on_a_node_as_were_tuned() -> None:
-    assert asked(jobs.Job(["x"], hosts=[("node0", 1), ("node1", 1)], np=2))["threads"] == 2 == 4 // 2
-    assert asked(jobs.Job(["x"], hosts=[("node0", 1)], np=1))["threads"] == 4
+def test_threads_are_for_ranks_that_lie_as_they_did_when_tuned() -> None:
+    tuned = replace(KEPT, threads=3)
+    assert asked(jobs.Job(["x"]), tuned)["threads"] == 3
+    assert asked(jobs.Job(["x"], np=1), tuned)["threads"] == 4, "one rank alone has all cores"
+    assert asked(jobs.Job(["x"], np=2), tuned)["threads"] == 2
 
 
 def test_a_damaged_profile_is_named_with_the_way_out(cluster: Cluster) -> None:

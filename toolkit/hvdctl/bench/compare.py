@@ -62,7 +62,7 @@ def compare(a: Path, b: Path, limit: float | None = None) -> Comparison:
     return Comparison(
         rows=[_row(before[key], after[key], limit) for key in common],
         only_a=[key for key in before if key not in after],
-        only_b=[key for key in after if key not in before],
+        only_b=[key for key in after if key not in before or before[key]["status"] != "ok" == after[key]["status"]],
         notes=_notes(first, second, before, after),
         limit=limit,
     )

@@ -125,7 +125,7 @@ def _pairs(record: Record) -> str:
     slowest = min(record["pairs"], key=lambda pair: pair["bits"])
     middle = statistics.median(pair["bits"] for pair in record["pairs"])
     told = f"Between two nodes one connection reaches {wording.link(middle)} in the median"
-    told += f" of {wording.link(record['net'])} asked for" if record["net"] else ""
+    told += f" of {wording.limited(record)}" if record["net"] else ""
     if slowest["bits"] < 0.9 * middle:
         told += f"; {slowest['source']} to {slowest['target']} is slow with {wording.link(slowest['bits'])}"
     return told + "."

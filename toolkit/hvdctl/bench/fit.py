@@ -141,7 +141,13 @@ def cases(records: Sequence[Record]) -> list[Case]:
         whole = int(point["batch"]) * (layout.ranks if point.get("scaling") == "strong" else 1)
         base = _step_alone(point, whole, alone)
         schedule = catalogue.get(point["model"]).schedule()
-        crowd = crowding(layout.ranks, point.get("threads"), cores)
+        # Nodes with CPUs of their own don't take each other's.
+        own = ((bench.get("cluster") or {}).get("spec") or {}).get("cpus")
+        crowd = (
+            crowding(layout.slots, point.get("threads"), own)
+            if own
+            else crowding(layout.ranks, point.get("threads"), cores)
+        )
         found.append(Case(point, schedule, t1, layout, crowd, whole / base if base else None))
     return found
 

@@ -100,7 +100,7 @@ def predict(request: Request, parameters: Parameters) -> Prediction:
     baseline = whole / devices.step_seconds(request.gpu, request.model, whole).seconds
 
     def run(tried: Parameters) -> Step:
-        return simulate(schedule, t1, layout, tried, launcher=request.launcher)
+        return simulate(schedule, t1, layout, tried, launcher=request.launcher or parameters.launcher)
 
     axes = {"model": request.model, "batch": request.batch, "nodes": request.nodes, "slots": request.slots}
     axes |= {"net": request.net, "device": f"emulated:{request.gpu}", "scaling": request.scaling, "dilation": 1.0}

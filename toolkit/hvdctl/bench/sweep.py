@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from hvdctl.bench import catalogue, micro, plan, results, timeline, wording
 from hvdctl.bench.plan import Point, Sweep
 from hvdctl.bench.results import Record, Store
 from hvdctl.bench.session import PointFailed, Session, end_leftovers
-from hvdctl.cluster import Cluster, command_line
+from hvdctl.cluster import Cluster, command_line, digest
 from hvdctl.errors import HvdctlError, Interrupted, UsageError
 from hvdctl.profile import knobs
 from hvdctl.progress import Progress, Step
@@ -30,6 +31,7 @@ _WARMUP = {True: 1, False: 2}
 _BLOCK = {True: 3, False: 5}
 _TIMELINE_STEPS = 3
 _ALONE = 8.0
+_UNKNOWN = -1
 
 
 @dataclass
@@ -164,7 +166,7 @@ class _Bench:
     def measure(self, step: Step) -> None:
         spec = self.cluster.spec()
         # As they stand may not be as asked: an earlier bench may have been killed.
-        self.links = -1
+        self.links = _UNKNOWN
         for left in end_leftovers(self.cluster):
             step.note(f"ended run {left}, which a killed bench had left")
         points = self.sweep.points()
@@ -209,20 +211,22 @@ class _Bench:
             return
         step.update("starting the ranks")
         session = self._ranks(todo[0])
-        spec, nodes = self.cluster.spec(), self.cluster.nodes()
+        nodes = self.cluster.nodes()
         self.store.append(
             {
                 "kind": "bench",
                 "version": results.VERSION,
                 "id": self.store.folder.name,
                 "created": time.time(),
-                "command": f"hvdctl {command_line()}",
+                "command": f"hvdctl {_to_repeat()}",
                 "plan": self.sweep.stored(),
                 "digest": self.sweep.digest,
                 "cluster": {
                     "name": self.cluster.name,
-                    "spec": {**spec.stored(), "env": sorted(spec.env)},
-                    "nodes": [{"name": n.name, "id": n.id, "kind": n.kind, "address": n.address} for n in nodes],
+                    "spec": _spec(self.cluster),
+                    # Values may be secrets; whether they are the same must be known all the same.
+                    "env": digest(sorted(self.cluster.spec().env.items())),
+                    "nodes": [{"name": n.name, "id": n.id, "kind": n.kind} for n in nodes],
                 },
                 "image": pipeline.image(self.cluster),
                 "versions": {"hvdctl": __version__, **session.hello["versions"]},
@@ -236,6 +240,7 @@ class _Bench:
         todo = [net for net in self.sweep.nets if net not in self.dilations]
         if not self.sweep.gpu or self.sweep.dilation is not None:
             self.dilations |= dict.fromkeys(todo, self.sweep.dilation or 1.0)
+            self._check_dilation()
             return
         if not todo:
             return
@@ -247,7 +252,7 @@ class _Bench:
             session = self._ranks(points[0])
             self._link(None, step)
             probe = micro.allreduce(session, points[0].launcher, None, step.update, micro.PROBE)
-            self.store.append(probe)
+            self.store.append(probe | {"probe": True})
             carried = probe["rows"][-1]["bus_bits"]
         self.dilations |= {net: dilation(net, carried) for net in todo}
         self._check_dilation()
@@ -266,7 +271,7 @@ class _Bench:
             seconds = (plan.compute_seconds(point) or 0) * factor
             if factor > plan.MAX_DILATION or seconds > plan.MAX_STEP_S:
                 raise UsageError(
-                    f"{format_rate(point.net)} on these CPUs would need time dilation {factor:g}: a step of "
+                    f"{format_rate(point.net)} would take time dilation {factor:g}: a step of "
                     f"{point.model} at batch {point.batch} would take {seconds:.0f} s",
                     hint="choose fewer nodes, a lower --net or a smaller --batch",
                 )
@@ -322,22 +327,29 @@ class _Bench:
             _check_standing(self.cluster)
 
     def _micro(self, session: Session, point: Point, shaped: int | None, step: Step) -> None:
-        """What the network gives, measured once for each rate: on the smallest and the largest layout."""
+        """What the network gives, once for each rate: on the smallest and largest layout, and within one node.
+
+        It is beside the point: what fails here is told, and the sweep goes on.
+        """
         layout = point.layout
         several = [one for one in self.sweep.layouts if one.nodes > 1]
-        if not self.sweep.micro or layout not in (several[:1] + several[-1:]):
+        within = [one for one in self.sweep.layouts if one.nodes == 1 and one.slots > 1]
+        if not self.sweep.micro or layout not in (several[:1] + several[-1:] + within[-1:]):
             return
         known = self.store.read()
         same = {"net": shaped, "nodes": layout.nodes, "slots": layout.slots, "launcher": point.launcher}
-        if not _known(known, "allreduce", same):
-            self.store.append(micro.allreduce(session, point.launcher, shaped, step.update))
-        if layout == several[-1] and not _known(known, "links", {"net": shaped}):
-            record = micro.pairs(self.cluster, shaped, step.update, layout.nodes, self.choice.pressed)
-            self.store.append(record)
-            worst = micro.slowest(record)
-            if worst:
-                asked = f", {format_rate(shaped)} asked" if shaped else ""
-                step.note(f"slowest link: {worst['source']} to {worst['target']}, {links.shown(worst['bits'])}{asked}")
+        beside = {"asked": point.net if layout.nodes > 1 else None, "dilation": self._factor(point)}
+        try:
+            if not _known(known, "allreduce", {**same, "probe": None}):
+                self.store.append(micro.allreduce(session, point.launcher, shaped, step.update) | beside)
+            if several and layout == several[-1] and not _known(known, "links", {"net": shaped}):
+                record = micro.pairs(self.cluster, shaped, step.update, layout.nodes, self.choice.pressed)
+                self.store.append(record | beside)
+                _tell_slowest(record, step)
+        except Interrupted:
+            raise
+        except HvdctlError as error:
+            step.note(f"the network of {layout} was not measured: {error.message}")
 
     def _ranks(self, point: Point) -> Session:
         """The ranks that this point needs: those that are up where they fit."""
@@ -356,6 +368,7 @@ class _Bench:
     def _link(self, net: int | None, step: Step) -> None:
         if self.links != net and len(self.cluster.nodes()) > 0:
             _check_standing(self.cluster)  # Terraform would make a lost node anew, but nobody would configure it
+            self.links = _UNKNOWN  # half of them may have it when this fails
             pipeline.relink(self.cluster, net, step)
             self.links = net
 
@@ -368,6 +381,18 @@ class _Bench:
         self.store.append({"kind": "fit", **parameters.data()})
         for record in predict.series(records, parameters):
             self.store.append(record)
+
+
+def _tell_slowest(record: Record, step: Step) -> None:
+    worst = micro.slowest(record)
+    if worst:
+        limited = f", limited to {links.shown(record['net'])}" if record["net"] else ""
+        step.note(f"slowest link: {worst['source']} to {worst['target']}, {links.shown(worst['bits'])}{limited}")
+
+
+def _to_repeat() -> str:
+    """The command without where its results went: that is no part of what was measured."""
+    return re.sub(r"\s--output[ =]('[^']*'|\S+)", "", command_line())
 
 
 def start(cluster: Cluster, point: Point, pressed: Callable[[], int], env: dict[str, str]) -> Session:
@@ -406,10 +431,17 @@ def _open(cluster: Cluster, sweep: Sweep, choice: Choice) -> tuple[Store, list[R
             return Store(latest), records
         if choice.output is not None:
             raise UsageError(
-                f"--output {choice.output} holds results of another bench", hint="choose another folder for this one"
+                f"--output {choice.output} holds results already, and not an unfinished part of this bench",
+                hint="choose another folder for this one",
             )
-    folder = choice.output or cluster.folder / "bench" / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    return Store(folder), []
+    return Store(choice.output or _new(cluster.folder / "bench")), []
+
+
+def _new(folder: Path) -> Path:
+    """A folder that is not there yet, named by the time; such names sort by age."""
+    name = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    tried = (folder / f"{name}{suffix}" for suffix in ("", *(f"-{count}" for count in range(2, 100))))
+    return next(path for path in tried if not path.exists())
 
 
 def _earlier(folder: Path, *, given: bool) -> list[Record]:
@@ -425,8 +457,22 @@ def _earlier(folder: Path, *, given: bool) -> list[Record]:
 def _same(records: list[Record], cluster: Cluster, sweep: Sweep) -> bool:
     """Whether they are of this very sweep on these very nodes."""
     bench = results.bench(records)
-    ids = [node.get("id") for node in (bench.get("cluster") or {}).get("nodes") or []]
-    return bench.get("digest") == sweep.digest and ids == [node.id for node in cluster.nodes()]
+    on = bench.get("cluster") or {}
+    ids = [node.get("id") for node in on.get("nodes") or []]
+    same = bench.get("digest") == sweep.digest and ids == [node.id for node in cluster.nodes()]
+    ours = (bench.get("versions") or {}).get("hvdctl") == __version__
+    return (
+        same
+        and ours
+        and on.get("spec") == _spec(cluster)
+        and on.get("env") == digest(sorted(cluster.spec().env.items()))
+    )
+
+
+def _spec(cluster: Cluster) -> Record:
+    """As it is stored, without the values of the environment."""
+    spec = cluster.spec()
+    return {**spec.stored(), "env": sorted(spec.env)}
 
 
 def _whole(records: list[Record]) -> bool:

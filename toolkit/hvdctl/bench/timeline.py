@@ -16,6 +16,7 @@ FILE = "timeline.json"
 _REMOTE = "horovod-timeline.json"
 # Horovod numbers its rows from 0; the ranks come above them.
 _RANKS = 1_000_000
+_STARTED = "start_time_since_epoch_in_micros"
 _SPLIT = {"exchange": "exposed"}
 
 Event = dict[str, Any]
@@ -34,8 +35,15 @@ def keep(cluster: Cluster, run: int, ranks: Sequence[Event], folder: Path, key: 
             own = parse((Path(scratch) / _REMOTE).read_text(errors="replace"))
         except (HvdctlError, OSError):
             own = []  # torch DDP has none
-    write(folder / FILE, json.dumps({"traceEvents": merge(ranks, own)}) + "\n", mode=0o644)
-    return {"kind": "timeline", "file": FILE, "point": key, "ranks": [_short(rank, dilation) for rank in ranks]}
+    about = {"point": key, "dilation": dilation, "note": "times are those of this machine: dilation is not undone"}
+    write(folder / FILE, json.dumps({"traceEvents": merge(ranks, own), "otherData": about}) + "\n", mode=0o644)
+    return {
+        "kind": "timeline",
+        "file": FILE,
+        "point": key,
+        "dilation": dilation,
+        "ranks": [_short(rank, dilation) for rank in ranks],
+    }
 
 
 def parse(text: str) -> list[Event]:
@@ -70,11 +78,12 @@ def merge(ranks: Sequence[Event], own: Sequence[Event]) -> list[Event]:
 
 def _shifted(own: Sequence[Event], zero: float) -> list[Event]:
     """Horovod counts from the start of its process, and tells when that was."""
-    started = next((e["args"]["start_time_since_epoch_in_micros"] for e in own if "start_time_since" in str(e)), None)
+    told = [event.get("args") or {} for event in own]
+    started = next((args[_STARTED] for args in told if _STARTED in args), None)
     if started is None:
         return []
     offset = started - zero * 1e6
-    kept = [event for event in own if "start_time_since" not in str(event)]
+    kept = [event for event in own if _STARTED not in (event.get("args") or {})]
     return [{**event, "tid": 0, "ts": event["ts"] + offset} if "ts" in event else event for event in kept]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hvdctl import pipeline
 from hvdctl import profile as settings
 from hvdctl.bench import plan, sweep
 from hvdctl.bench.plan import Layout, Point, Sweep
@@ -34,6 +35,7 @@ class Tried:
     def data(self) -> dict[str, Any]:
         return {
             **{axis: getattr(self.point, axis) for axis in ("launcher", "threads", "fusion_mb", "cycle_ms")},
+            "device": self.point.device,
             "images_per_s": self.images_per_s,
             "reason": self.reason,
         }
@@ -64,6 +66,8 @@ def run(cluster: Cluster, point: Point, cores: int, progress: Progress, pressed:
     with cluster.locked(command_line()):
         sweep.check(cluster, asked)
         end_leftovers(cluster)
+        with progress.phase("Links") as step:
+            pipeline.relink(cluster, cluster.spec().net, step)  # a killed bench may have left them shaped
         search = _Search(cluster, asked, pressed)
         try:
             with progress.phase("Searching") as step:
@@ -74,7 +78,7 @@ def run(cluster: Cluster, point: Point, cores: int, progress: Progress, pressed:
             search.close()
         gain, low, high = judged(ratios)
         kept = None
-        if low > 1:
+        if low > 1 and len(ratios) == _TURNS:
             kept = profile(best, cluster, gain, low, high)
             kept.store(cluster)
         return Outcome(kept, gain - 1, low - 1, high - 1, search.tried, time.monotonic() - began)
@@ -164,7 +168,8 @@ class _Search:
             return None
         rate = float(found["images_per_s"])
         self.tried.append(Tried(point, rate))
-        step.note(f"{shown(point)}: {rate:.4g} images/s")
+        emulated = f" ({point.device})" if point.gpu else ""
+        step.note(f"{shown(point)}: {rate:.4g} images/s{emulated}")
         return rate
 
 

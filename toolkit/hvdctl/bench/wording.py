@@ -69,6 +69,13 @@ def at_link(bits: float | None) -> str:
     return "with no limit on the link" if bits is None else f"at {link(bits)}"
 
 
+def limited(record: dict[str, Any]) -> str:
+    """What links were limited to, and what that stands for: 161 Mbit/s (10 Gbit/s slowed 62×)."""
+    factor_ = float(record.get("dilation") or 1.0)
+    slowed = f" ({link(record.get('asked'))} slowed {factor(factor_)})" if factor_ != 1 else ""
+    return link(record["net"]) + slowed
+
+
 def number(value: float) -> str:
     """Three figures or all of a whole number, digits in groups of three: 1 480, 93.5, 0.042."""
     if value and abs(value) < 100:

@@ -155,16 +155,21 @@ def _split(net: float | None, points: list[Record]) -> Bars | None:
 
 
 def latest_predictions(records: Iterable[Record]) -> Predictions:
-    """The predictions, by what they are of; the last of each."""
+    """The predictions, by the point that they are of, else by their axes; the last of each."""
     return {_of_what(record): record for record in results.of_kind(records, "prediction")}
 
 
 def prediction_of(point: Record, predictions: Predictions) -> Record | None:
-    """What was predicted for a point: for its launcher, else for any."""
-    return predictions.get(_of_what(point)) or predictions.get((*_of_what(point)[:-1], None))
+    """What was predicted for this very point, else for its launcher, else for any."""
+    axes = _axes(point)
+    return predictions.get((point["key"],)) or predictions.get(axes) or predictions.get((*axes[:-1], None))
 
 
 def _of_what(record: Record) -> tuple[Any, ...]:
+    return (record["key"],) if record.get("key") else _axes(record)
+
+
+def _axes(record: Record) -> tuple[Any, ...]:
     return tuple(record.get(axis) for axis in _PREDICTED)
 
 
@@ -199,10 +204,12 @@ def _predicted(lines: list[Record], predictions: Predictions) -> list[Record]:
     one = lines[-1]
     same = ("model", "slots", "net", "device", "scaling")
     most = 2 * max(point["ranks"] for point in lines)
+    keys = {None, *(point["key"] for point in lines)}
     found = [
         known
         for known in predictions.values()
-        if all(known.get(axis) == one.get(axis) for axis in same)
+        if known.get("key") in keys
+        and all(known.get(axis) == one.get(axis) for axis in same)
         and known.get("launcher") in {None, one["launcher"]}
         and _batch_matches(known, one)
         and known["ranks"] <= most

@@ -71,7 +71,7 @@ def _links(records: Sequence[Record]) -> list[Figure]:
         slowest = min(one["pairs"], key=lambda pair: pair["bits"])
         told = "What one connection reaches from each node to each other. "
         told += f"Slowest, framed: {slowest['source']} to {slowest['target']}, {wording.link(slowest['bits'])}"
-        told += f", {wording.percent(slowest['bits'] / net)} of the {wording.link(net)} asked for." if net else "."
+        told += f", {wording.percent(slowest['bits'] / net)} of {wording.limited(one)}." if net else "."
         title = f"Bandwidth between nodes ({unit}), {'links of ' if net else ''}{wording.link(net)}"
         name = f"links-{wording.link(net)}" if len(last) > 1 else "links"
 
