@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hvdctl.bench import catalogue, costmodel, devices, fit, predict, results, tables
-from hvdctl.spec import format_rate
+from hvdctl.bench import catalogue, costmodel, devices, fit, predict, results, tables, wording
 
 Record = dict[str, Any]
 
@@ -65,7 +64,7 @@ WHY = """\
 
 
 def _machine(parts: dict[str, list[Record]]) -> str:
-    told = results.bench(next(iter(parts.values())))
+    told = results.bench(list(parts.values())[-1])
     machine, versions = told["machine"], told["versions"]
     rows = [
         f"| machine | {machine['cores']} cores of {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB, "
@@ -95,7 +94,7 @@ def _slices(records: Sequence[Record]) -> str:
         if point["ranks"] == 1:
             continue
         share = results.efficiency(point, points)
-        rate = f"{point['images_per_s']:.0f} ± {point['images_per_s_ci']:.0f}"
+        rate = wording.with_ci(point["images_per_s"], point["images_per_s_ci"])
         lines.append(
             f"| {point['nodes']} | {point['batch']} | {_link(point['net'])} | {point['dilation']:g} | {rate} "
             f"| {_percent(share)} | {_band(known.get(point['key']))} | {_formula(point)} |"
@@ -132,7 +131,8 @@ def _scaling(records: Sequence[Record], fitted: Sequence[Record]) -> str:
     points = results.measured(results.points(records))
     lines = [
         "## Weak and strong scaling (Stampede2 deck)\n",
-        "ResNet-50, 10 Gbit/s, emulated. Weak: 64 images for each rank. Strong: 64 images shared by all ranks.\n",
+        f"ResNet-50, 10 Gbit/s, emulated, {_dilations(points)}. Weak: 64 images for each rank. Strong: 64 shared by",
+        "all ranks.\n",
         "| nodes | weak | strong | published (Caffe on KNL) |",
         "|---|---|---|---|",
     ]
@@ -156,11 +156,11 @@ def _threads(records: Sequence[Record]) -> str:
     lines = [
         "## Threads (Stampede2 deck)\n",
         f"ConvNet/CIFAR-10, batch 64, one **real** rank on {results.bench(records)['machine']['cores']} cores. Best: "
-        f"{best['threads']}. Published: 64 of 32, 64 and 128 on a KNL of 68 cores.\n",
+        f"{best['threads']}. Published: 64, of 32, 64 and 128 on a KNL.\n",
         "| OMP_NUM_THREADS | images/s |",
         "|---|---|",
     ]
-    lines += [f"| {p['threads']} | {p['images_per_s']:.0f} ± {p['images_per_s_ci']:.0f} |" for p in points]
+    lines += [f"| {p['threads']} | {wording.with_ci(p['images_per_s'], p['images_per_s_ci'])} |" for p in points]
     return "\n".join([*lines, ""])
 
 
@@ -234,9 +234,13 @@ def _band(record: Record | None) -> str:
     return f"{record['efficiency']:.0%} ({record['efficiency_low']:.0%} to {record['efficiency_high']:.0%})"
 
 
+def _dilations(points: Sequence[Record]) -> str:
+    return wording.dilation(wording.factors(points))
+
+
 def _percent(share: float | None) -> str:
     return "no baseline" if share is None else f"{share:.0%}"
 
 
 def _link(bits: int | None) -> str:
-    return format_rate(bits)
+    return wording.link(bits)
