@@ -59,6 +59,8 @@ class _Horovod:
         self.hvd = hvd
         hvd.init()
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
+        if torch.cuda.is_available():
+            torch.cuda.set_device(self.local_rank)
 
     def share(self, thing: Any) -> Any:
         return self.hvd.broadcast_object(thing, root_rank=0, name="share")
@@ -104,8 +106,8 @@ class _HorovodTrainer:
             self.optimizer.step()
 
     def release(self) -> None:
-        for handle in getattr(self.optimizer, "_hook_handles", []):
-            handle.remove()
+        # Hooks hold the optimizer, and it holds them: a point's gradients would stay until the collector comes by.
+        self.optimizer._grad_accs.clear()
 
 
 class _Torch:
@@ -113,9 +115,11 @@ class _Torch:
         import torch.distributed as dist
 
         self.dist = dist
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        if torch.cuda.is_available():
+            torch.cuda.set_device(self.local_rank)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def share(self, thing: Any) -> Any:
         box = [thing]

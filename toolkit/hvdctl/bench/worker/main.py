@@ -57,15 +57,17 @@ def _serve(link: comm.Link, request: Request, outbox: Outbox) -> dict[str, Any]:
 def _hello(link: comm.Link, request: Request, progress: Any) -> dict[str, Any]:
     """Who is here, on what, with which software."""
     nodes = link.gather(os.uname().nodename)
+    if link.rank:
+        return {}
     return {"versions": {**link.versions(), "mpi": _mpi()}, "nodes": nodes, "machine": _machine()}
 
 
 def _mpi() -> str | None:
     try:
         said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
-    except OSError:
+    except (OSError, subprocess.SubprocessError):
         return None
-    return said.split("\n", 1)[0].removeprefix("mpirun ").strip("() ") or None
+    return said.split("\n", 1)[0].removeprefix("mpirun ").translate(str.maketrans("", "", "()")) or None
 
 
 def _machine() -> dict[str, Any]:
