@@ -18,7 +18,7 @@ import models
 import torch
 from torch import nn
 
-# Quantiles of Student's distribution for 95 %, by degrees of freedom; beyond the list it is close to 1.96 + 2.5 / freedom.
+# Quantiles of Student's distribution for 95 %, by degrees of freedom; beyond the list close to 1.96 + 2.5 / freedom.
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11)
 _BLOCK_S = 1.0
 _DISK = Path("/tmp/hvd-bench")  # noqa: S108 - the node's own disk
