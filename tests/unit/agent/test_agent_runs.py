@@ -120,7 +120,8 @@ def test_cancel_lets_ranks_say_their_last_words(node: Node) -> None:
     run_id = node.submit(*python(code))
     wait_for(lambda: node.log(run_id).count("up") == 2)
     assert node.ask("cancel", str(run_id))["state"] == "cancelled"
-    assert node.log(run_id).count("saved") == 2
+    # Wrapper and launcher may both pass the signal on: a slow handler is then called twice.
+    assert all(f"[rank {rank} localhost] saved" in node.log(run_id) for rank in (0, 1))
 
 
 def test_killed_supervisor_is_lost_then_cancelled(node: Node) -> None:
