@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -133,30 +134,28 @@ class Sweep:
 
     def points(self) -> list[Point]:
         """In the order that starts ranks and re-shapes links least often."""
-        found = []
-        for layout in sorted(self.layouts, key=lambda one: (one.ranks, one.nodes)):
-            for launcher in self.launchers:
-                for threads in self.threads:
-                    for net in self._nets(layout):
-                        for scaling in self.scalings:
-                            for model in self.models:
-                                for batch in self.batches:
-                                    for staged in self.staged:
-                                        each = batch if scaling == "weak" else batch // layout.ranks
-                                        found.append(
-                                            Point(
-                                                model=model,
-                                                batch=each,
-                                                layout=layout,
-                                                net=net,
-                                                device=self.device,
-                                                launcher=launcher,
-                                                threads=threads,
-                                                scaling=scaling,
-                                                data=self.data,
-                                                staged=staged,
-                                            )
-                                        )
+        layouts = sorted(self.layouts, key=lambda one: (one.ranks, one.nodes))
+        started = [
+            (layout, launcher, threads, net)
+            for layout, launcher, threads in itertools.product(layouts, self.launchers, self.threads)
+            for net in self._nets(layout)
+        ]
+        asked = itertools.product(started, self.scalings, self.models, self.batches, self.staged)
+        found = [
+            Point(
+                model=model,
+                batch=batch if scaling == "weak" else batch // layout.ranks,
+                layout=layout,
+                net=net,
+                device=self.device,
+                launcher=launcher,
+                threads=threads,
+                scaling=scaling,
+                data=self.data,
+                staged=staged,
+            )
+            for (layout, launcher, threads, net), scaling, model, batch, staged in asked
+        ]
         return list(dict.fromkeys(found))
 
     def _nets(self, layout: Layout) -> tuple[int | None, ...]:

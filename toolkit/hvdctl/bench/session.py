@@ -7,7 +7,7 @@ import json
 import select
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -170,7 +170,7 @@ def end_leftovers(cluster: Cluster) -> list[int]:
     return [int(row["id"]) for row in left]
 
 
-def is_ours(command: str | Sequence[str]) -> bool:
+def is_ours(command: str) -> bool:
     return command == " ".join(COMMAND)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -230,7 +229,7 @@ def _show(terminal: Terminal, cluster: Cluster, outcome: Outcome) -> None:
 
     def render() -> None:
         terminal.line()
-        table(terminal, points, _efficiency(points))
+        _table(terminal, points)
         terminal.line()
         terminal.line(f"{outcome.measured} points in {seconds(outcome.seconds)}; report: {told['report']}")
         if outcome.failed:
@@ -239,19 +238,9 @@ def _show(terminal: Terminal, cluster: Cluster, outcome: Outcome) -> None:
     terminal.result(told, render)
 
 
-def _efficiency(points: list[dict[str, Any]]) -> Callable[[dict[str, Any]], str]:
-    from hvdctl.bench import results
-
-    def one(point: dict[str, Any]) -> str:
-        share = results.efficiency(point, points)
-        return "no baseline" if share is None else f"{share:.0%}"
-
-    return one
-
-
-def table(terminal: Terminal, points: list[dict[str, Any]], efficiency: Callable[[dict[str, Any]], str]) -> None:
+def _table(terminal: Terminal, points: list[dict[str, Any]]) -> None:
     """The points for a terminal; what is emulated says so in every row."""
-    from hvdctl.bench import wording
+    from hvdctl.bench import results, wording
     from hvdctl.spec import format_rate
 
     rows = []
@@ -261,7 +250,8 @@ def table(terminal: Terminal, points: list[dict[str, Any]], efficiency: Callable
         device = point["device"] + (f" /{point['dilation']:g}" if point["dilation"] != 1 else "")
         if point["status"] == "ok":
             rate = wording.with_ci(point["images_per_s"], point["images_per_s_ci"])
-            rows.append((*axes, device, rate, efficiency(point)))
+            share = results.efficiency(point, points)
+            rows.append((*axes, device, rate, "no baseline" if share is None else f"{share:.0%}"))
         else:
             rows.append((*axes, device, f"failed: {point['reason']}", ""))
     head = ("model", "batch", "layout", "net", "launcher", "scaling", "device /dilation", "images/s", "efficiency")
