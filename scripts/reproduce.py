@@ -70,11 +70,7 @@ def measure(folder: Path, words: str) -> None:
 
 def complete(folder: Path) -> bool:
     """Whether all of a part is there, and nothing of it failed."""
-    if not (folder / results.FILE).exists():
-        return False
-    records = results.read(folder)
-    points = results.points(records)
-    return results.state(records) == "complete" and len(results.measured(points)) == len(points)
+    return (folder / results.FILE).exists() and results.whole(results.read(folder))
 
 
 def hvdctl(cwd: Path, verb: str, *words: str) -> None:

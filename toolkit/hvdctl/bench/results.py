@@ -110,6 +110,12 @@ def state(records: Sequence[Record]) -> str:
     return str(records[-1].get("state", "unfinished")) if records[-1]["kind"] == "end" else "unfinished"
 
 
+def whole(records: Sequence[Record]) -> bool:
+    """Whether every point is measured: those that failed are tried again."""
+    every = points(records)
+    return state(records) == "complete" and len(measured(every)) == len(every)
+
+
 def of_kind(records: Iterable[Record], kind: str) -> list[Record]:
     return [record for record in records if record["kind"] == kind]
 

@@ -52,7 +52,7 @@ class Session:
         self.purpose: object = None
         self.alive = self.busy = False
         self.holder: subprocess.Popen[bytes] | None = None
-        began = self.used = time.monotonic()
+        self.used = time.monotonic()
         job = jobs.Job(
             COMMAND,
             np=layout.ranks,
@@ -76,7 +76,6 @@ class Session:
         except BaseException:
             self.close()
             raise
-        self.seconds = time.monotonic() - began
 
     def ask(self, request: Mapping[str, Any], listen: Listener = lambda _: None, *, timeout: float = 3600) -> Answer:
         """What the ranks found; progress is handed on as it comes."""

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from hvdctl import __version__, jobs, links, pipeline, providers, ssh
-from hvdctl.bench import catalogue, micro, plan, results, timeline, wording
+from hvdctl.bench import catalogue, micro, plan, results, resume, timeline, wording
 from hvdctl.bench.plan import Point, Sweep
 from hvdctl.bench.results import Record, Store
 from hvdctl.bench.session import PointFailed, Session, end_leftovers
-from hvdctl.cluster import Cluster, command_line, digest
+from hvdctl.cluster import Cluster, command_line
 from hvdctl.errors import HvdctlError, Interrupted, UsageError
 from hvdctl.profile import knobs
 from hvdctl.progress import Progress, Step
@@ -74,7 +74,7 @@ def run(cluster: Cluster, sweep: Sweep, progress: Progress, choice: Choice) -> O
     """Measure all that is not measured yet; results are on disk after each point."""
     with cluster.locked(command_line()):
         check(cluster, sweep)
-        store, before = _open(cluster, sweep, choice)
+        store, before = resume.find(cluster, sweep, output=choice.output, fresh=choice.fresh)
         bench = _Bench(cluster, sweep, store, before, choice)
         try:
             with progress.phase("Measuring") as step:
@@ -222,9 +222,7 @@ class _Bench:
                 "digest": self.sweep.digest,
                 "cluster": {
                     "name": self.cluster.name,
-                    "spec": _spec(self.cluster),
-                    # Values may be secrets; whether they are the same must be known all the same.
-                    "env": digest(sorted(self.cluster.spec().env.items())),
+                    **resume.terms(self.cluster),
                     "nodes": [{"name": n.name, "id": n.id, "kind": n.kind} for n in nodes],
                 },
                 "image": pipeline.image(self.cluster),
@@ -417,67 +415,6 @@ def scaled(net: int | None, factor: float) -> int | None:
 def shown_time(seconds: float) -> str:
     minutes = round(seconds / 60)
     return f"{seconds:.0f} s" if seconds < 100 else f"{minutes} min" if minutes < 100 else f"{seconds / 3600:.1f} h"
-
-
-def _open(cluster: Cluster, sweep: Sweep, choice: Choice) -> tuple[Store, list[Record]]:
-    """Where the results go, and what is there of an earlier try at the same sweep."""
-    if choice.output is not None and choice.output.exists() and not choice.output.is_dir():
-        raise UsageError(f"--output {choice.output} is not a folder")
-    latest = choice.output or results.latest(cluster.folder)
-    if latest is not None and (latest / results.FILE).exists():
-        records = _earlier(latest, given=choice.output is not None)
-        if records and not choice.fresh and _same(records, cluster, sweep) and not _whole(records):
-            return Store(latest), records
-        if choice.output is not None:
-            raise UsageError(
-                f"--output {choice.output} holds results already, and not an unfinished part of this bench",
-                hint="choose another folder for this one",
-            )
-    return Store(choice.output or _new(cluster.folder / "bench")), []
-
-
-def _new(folder: Path) -> Path:
-    """A folder that is not there yet, named by the time; such names sort by age."""
-    name = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    tried = (folder / f"{name}{suffix}" for suffix in ("", *(f"-{count}" for count in range(2, 100))))
-    return next(path for path in tried if not path.exists())
-
-
-def _earlier(folder: Path, *, given: bool) -> list[Record]:
-    """The records of an earlier bench. One that can't be read is in nobody's way unless it was asked for."""
-    try:
-        return results.read(folder)
-    except UsageError:
-        if given:
-            raise
-        return []
-
-
-def _same(records: list[Record], cluster: Cluster, sweep: Sweep) -> bool:
-    """Whether they are of this very sweep on these very nodes."""
-    bench = results.bench(records)
-    on = bench.get("cluster") or {}
-    ids = [node.get("id") for node in on.get("nodes") or []]
-    same = bench.get("digest") == sweep.digest and ids == [node.id for node in cluster.nodes()]
-    ours = (bench.get("versions") or {}).get("hvdctl") == __version__
-    return (
-        same
-        and ours
-        and on.get("spec") == _spec(cluster)
-        and on.get("env") == digest(sorted(cluster.spec().env.items()))
-    )
-
-
-def _spec(cluster: Cluster) -> Record:
-    """As it is stored, without the values of the environment."""
-    spec = cluster.spec()
-    return {**spec.stored(), "env": sorted(spec.env)}
-
-
-def _whole(records: list[Record]) -> bool:
-    """Whether every point is measured; those that failed are tried again."""
-    points = results.points(records)
-    return results.state(records) == "complete" and len(results.measured(points)) == len(points)
 
 
 def _check_standing(cluster: Cluster) -> None:
