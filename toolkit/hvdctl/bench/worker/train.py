@@ -55,20 +55,28 @@ def measure(link: comm.Link, request: dict[str, Any], progress: Callable[..., No
 def _repeat(link: comm.Link, job: _Job, request: dict[str, Any], progress: Callable[..., None]) -> dict[str, Any]:
     """Blocks of steps until the interval is small enough, or the cap on steps or seconds is reached."""
     steps: list[Step] = []
+    gaps: list[float] = []
     link.gather(None)  # all start together
     began = time.perf_counter()
     while True:
         for _ in range(min(request["block"], request["max_steps"] - len(steps))):
             steps.append(job.step())
+        paused = time.perf_counter()
         half = interval([step.total for step in steps]) / statistics.fmean(step.total for step in steps)
         over = len(steps) >= request["max_steps"]
         over = over or time.perf_counter() - began > request["max_seconds"]
         ready = half <= request["ci"]
         progress(steps=len(steps), step_s=statistics.fmean(step.total for step in steps))
-        if link.share(ready or over):
+        # Rank 0 says it, in one small exchange that Horovod knows after the first.
+        end = torch.tensor([float(link.rank == 0 and (ready or over))])
+        link.reduce(end, "end")
+        gaps.append(time.perf_counter() - paused)
+        if end.item():
             break
-    # All that is not a step: what is counted, told and agreed upon in between.
-    overhead = 1 - sum(step.total for step in steps) / (time.perf_counter() - began)
+    # What is counted, told and agreed upon between blocks, as the last rank to come sees it: the others wait for
+    # its step to end, as they would in the next exchange.
+    lost = sum(min(rank) for rank in zip(*link.gather(gaps), strict=True))
+    overhead = lost / (time.perf_counter() - began)
     found = _summary(link.gather([(step.total, step.compute, step.exposed) for step in steps]))
     half = interval(found["step_times_s"]) / statistics.fmean(found["step_times_s"])
     return {**found, "overhead": overhead, "half_width": half, "converged": half <= request["ci"]}
