@@ -87,7 +87,9 @@ def test_report_figures_and_timeline_lie_beside_the_results(swept: tuple[Path, d
     assert "GoogLeNet" in page
     drawn = {file.suffix for file in (folder / "figures").iterdir()}
     assert drawn == {".png", ".svg"}
-    events = json.loads((folder / "timeline.json").read_text())["traceEvents"]
+    kept = results.of_kind(results.read(folder), "timeline")
+    assert len({one["file"] for one in kept}) == 2, "one for each point of two nodes"
+    events = json.loads((folder / kept[-1]["file"]).read_text())["traceEvents"]
     rows = {event["args"]["name"] for event in events if event.get("name") == "process_name"}
     assert {"rank 0 node0", "rank 1 node1"} <= rows
     assert any("ALLREDUCE" in event.get("name", "") for event in events), "Horovod's own part"
@@ -147,6 +149,7 @@ def test_images_from_the_share_and_from_the_nodes_own_disk(cluster: Hvdctl, tmp_
         folder.mkdir(parents=True)
         for number in range(2):
             Image.new("RGB", (48, 40), (20 * label, 90 * number, 50)).save(folder / f"{number}.jpg")
+    (tmp_path / "eleven" / "class0" / "torn.jpg").write_bytes(b"no image")
     cluster("push", str(tmp_path / "eleven"))
     words = (
         "--model",
@@ -165,6 +168,9 @@ def test_images_from_the_share_and_from_the_nodes_own_disk(cluster: Hvdctl, tmp_
         by_model.setdefault(point["model"], []).append(point)
     assert [p["status"] for p in by_model["googlenet"]] == ["ok", "ok"]
     assert {p["data"] for p in by_model["googlenet"]} == {"/shared/eleven", "staged:/shared/eleven"}
+    shared, staged = (p["data_read"] for p in sorted(by_model["googlenet"], key=lambda p: p["data"]))
+    assert (shared["staged_files"], staged["staged_files"]) == (None, 23)
+    assert staged["staged_s"] > 0 and max(shared["damaged"], staged["damaged"]) == 1
     assert all("11 classes" in p["reason"] for p in by_model["convnet_cifar10"]), by_model["convnet_cifar10"]
     missing = cluster("bench", *words, "--data", "nowhere", code=2).err
     assert "there is no folder /shared/nowhere on the share" in missing

@@ -37,7 +37,7 @@ with data.batches(data.find(base), 4, models.MODELS["convnet_cifar10"].image, ra
         pixels, labels = next(stream)
         assert (pixels.shape, pixels.dtype, labels.dtype) == ((4, 3, 32, 32), torch.float32, torch.int64)
         torch.nn.functional.cross_entropy(models.build("convnet_cifar10")(pixels), labels).backward()
-print("read", stream.damaged)
+print("read", len(stream.damaged))
 """
 
 

@@ -90,8 +90,8 @@ def prepare(cluster: Cluster, job: Job) -> Request:
     asked["after"] = max((int(run.name) for run in _kept(cluster)), default=0)
     if spec.framework != "pytorch" and job.launcher == "torch":
         raise UsageError("--launcher torch needs PyTorch", hint=f"this cluster has framework: {spec.framework}")
-    if lost := _lost(cluster, spec, [host for host, _ in asked["hosts"]]):
-        raise HvdctlError(f"lost: {', '.join(lost)}", hint=f"`hvdctl up --name {cluster.name}` makes them anew")
+    if gone := lost(cluster, [host for host, _ in asked["hosts"]]):
+        raise HvdctlError(f"lost: {', '.join(gone)}", hint=f"`hvdctl up --name {cluster.name}` makes them anew")
     sync(cluster, local, asked["workdir"], given=job.workdir is not None)
     return asked
 
@@ -283,10 +283,10 @@ def remote_dir(local: Path) -> str:
     return f"{SHARE}/work/{slug}-{hashlib.sha256(str(local).encode()).hexdigest()[:8]}"
 
 
-def _lost(cluster: Cluster, spec: Spec, hosts: Sequence[str]) -> list[str]:
+def lost(cluster: Cluster, hosts: Sequence[str]) -> list[str]:
     """The hosts that the site knows to be gone; none where it can't be asked."""
     try:
-        seen = providers.REGISTRY[spec.provider].site.observe(cluster.name)
+        seen = providers.REGISTRY[cluster.spec().provider].site.observe(cluster.name)
     except HvdctlError:
         return []
     return [host for host in hosts if seen.get(host) != "running"]

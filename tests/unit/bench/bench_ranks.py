@@ -21,6 +21,7 @@ class Site:
         self.before: Callable[[Request], None] = lambda _: None
         self.carried = 2e9
         self.step_s = 0.5
+        self.data: Request | None = None
 
     def trained(self) -> list[str]:
         """The layouts and batches that were measured."""
@@ -85,6 +86,7 @@ class Ranks:
             "half_width": 0.02,
             "converged": True,
             "start_s": 0.2,
+            "data": self.site.data,
             **(
                 {"timeline": [{"rank": 0, "node": "node0", "zero": 1.0, "spans": spans}]}
                 if "timeline" in request

@@ -163,6 +163,26 @@ def test_lists_are_combined_and_json_holds_everything(hvdctl: Hvdctl) -> None:
     assert {one["net"] for one in document["predictions"]} == {G, None}
 
 
+def test_strong_scaling_shares_the_batch_and_a_launcher_is_fitted_to_its_own_points(
+    hvdctl: Hvdctl, tmp_path: Path
+) -> None:
+    told = hvdctl("predict", "--scaling", "strong", "--nodes", "1,4", "--batch", "128", "--json")
+    rows = json.loads(told.out)["predictions"]
+    assert [(one["batch"], one["scaling"]) for one in rows] == [(128, "strong"), (32, "strong")]
+    slow = [
+        {**one, "launcher": "torch-ddp", "key": f"{one['key']} ddp", "images_per_s": one["images_per_s"] / 2}
+        for one in bench()
+        if one["kind"] == "point"
+    ]
+    file = store(tmp_path / "both", [*bench(), *slow])
+    rates = {}
+    for launcher in ("horovod-gloo", "torch-ddp"):
+        out = json.loads(hvdctl("predict", "--fit", str(file), "--launcher", launcher, "--net", "1g", "--json").out)
+        assert launcher in out["parameters"]["source"]
+        rates[launcher] = out["predictions"][-1]["images_per_s"]
+    assert rates["torch-ddp"] < rates["horovod-gloo"]
+
+
 def test_a_stored_bench_is_used_by_file_by_folder_and_by_cluster(hvdctl: Hvdctl, tmp_path: Path) -> None:
     file = store(Cluster("demo").folder / "bench" / "20261117-031500", bench())
     outs = [
@@ -185,6 +205,9 @@ def test_a_stored_bench_is_used_by_file_by_folder_and_by_cluster(hvdctl: Hvdctl,
         (["--gpu", "a100", "--model", "vgg16"], ["no published rate of vgg16 on a100", "resnet50"]),
         (["--model", "convnet_cifar10"], ["no published rate of convnet_cifar10", "--device real"]),
         (["--nodes", "two"], ["--nodes 'two' is not a whole number"]),
+        (["--scaling", "odd"], ["scaling 'odd': write weak or strong"]),
+        (["--scaling", "strong", "--nodes", "3"], ["3 ranks can't share 64 images evenly"]),
+        (["--launcher", "slurm"], ["--launcher 'slurm' is not known", "torch-ddp"]),
         (["--nodes", "1,0"], ["--nodes 0: must be at least 1"]),
         (["--nodes", ","], ["--nodes ','"]),
         (["--slots", "x"], ["'x' is not a whole number"]),

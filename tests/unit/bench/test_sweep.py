@@ -293,6 +293,25 @@ def test_dilation_is_undone_in_the_record(cluster: Cluster, site: Site) -> None:
     assert results.of_kind(records, "calibration") == []
 
 
+@pytest.mark.parametrize(
+    ("files", "damaged", "told"),
+    [
+        (23, 0, "; staged 4.2 MB in 23 files to a node in 1.5 s"),
+        (0, 0, "; staged before"),
+        (None, 2, "; 2 damaged images left out"),
+        (None, 0, "images/s (dilation"),
+    ],
+)
+def test_what_reading_files_cost_is_told(
+    cluster: Cluster, site: Site, files: int | None, damaged: int, told: str
+) -> None:
+    heard = Heard()
+    site.data = {"staged_s": 1.5, "staged_bytes": 4_200_000, "staged_files": files, "damaged": damaged}
+    run(cluster, P100, heard)
+    assert all(point["data_read"] == site.data for point in results.points(newest(cluster)))
+    assert any(told in note for note in heard.notes), heard.notes
+
+
 def test_dilation_is_found_so_that_the_links_are_the_limit(cluster: Cluster, site: Site) -> None:
     heard = Heard()
     run(cluster, P100, heard)
@@ -519,7 +538,7 @@ def test_a_timeline_is_kept_of_the_largest_layout(cluster: Cluster, site: Site, 
     one = next(p for p in results.points(newest(cluster)) if p["nodes"] == 2)
     assert record["point"] == one["key"]
     assert record["ranks"][0]["spans"][-1][2] == pytest.approx(one["step_s"]), "as long as the step, undilated"
-    assert (outcome.folder / "timeline.json").exists()
+    assert (outcome.folder / record["file"]).exists()
     assert "timeline" not in one
 
 

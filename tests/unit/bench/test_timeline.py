@@ -78,9 +78,9 @@ def test_it_is_kept_beside_the_results(cluster: Cluster, fake_nodes: Path, tmp_p
     remote.mkdir(parents=True)
     (remote / "horovod-timeline.json").write_text(written(OWN, ",\n{"))
     record = timeline.keep(cluster, 7, RANKS, tmp_path / "out", "the key", 2.0)
-    kept = json.loads((tmp_path / "out" / "timeline.json").read_text())["traceEvents"]
+    kept = json.loads((tmp_path / "out" / "timeline-the-key.json").read_text())["traceEvents"]
     assert {"rank 0 node0", "p0_0"} <= {event.get("args", {}).get("name") for event in kept}
-    assert (record["kind"], record["file"], record["point"]) == ("timeline", "timeline.json", "the key")
+    assert (record["kind"], record["file"], record["point"]) == ("timeline", "timeline-the-key.json", "the key")
     assert record["ranks"][0] == {
         "rank": 0,
         "node": "node0",
@@ -91,6 +91,6 @@ def test_it_is_kept_beside_the_results(cluster: Cluster, fake_nodes: Path, tmp_p
 def test_without_horovods_own_the_ranks_are_kept(cluster: Cluster, fake_nodes: Path, tmp_path: Path) -> None:
     (fake_nodes / "rsync.fail").write_text("rsync: no such file\n")
     record = timeline.keep(cluster, 7, RANKS, tmp_path, "the key", 1.0)
-    kept = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+    kept = json.loads((tmp_path / "timeline-the-key.json").read_text())["traceEvents"]
     assert [event["name"] for event in kept if event["ph"] == "X"] == ["forward", "exchange"] * 2
     assert len(record["ranks"]) == 2

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hvdctl import __version__, jobs, links, pipeline, providers, ssh
+from hvdctl import __version__, jobs, links, pipeline, ssh
 from hvdctl.bench import catalogue, micro, plan, results, resume, timeline, wording
 from hvdctl.bench.plan import Point, Sweep
 from hvdctl.bench.results import Record, Store
@@ -144,6 +144,7 @@ def _record(point: Point, found: Record, dilation: float, compute: float | None)
         "overhead": found["overhead"],
         "setup_s": found["start_s"],
         "converged": found["converged"],
+        "data_read": found.get("data"),
     }
 
 
@@ -419,10 +420,7 @@ def shown_time(seconds: float) -> str:
 
 def _check_standing(cluster: Cluster) -> None:
     """Raise where nodes are gone, naming them."""
-    spec = cluster.spec()
-    seen = providers.REGISTRY[spec.provider].site.observe(cluster.name)
-    lost = [node.name for node in cluster.nodes() if seen.get(node.name) != "running"]
-    if lost:
+    if lost := jobs.lost(cluster, [node.name for node in cluster.nodes()]):
         raise HvdctlError(
             f"lost: {', '.join(lost)}", hint=f"`hvdctl up --name {cluster.name}` makes them anew, then bench again"
         )
@@ -438,8 +436,21 @@ def _told(record: Record) -> str:
         return f"failed: {record['key']}: {record['reason']}"
     rate = wording.with_ci(record["images_per_s"], record["images_per_s_ci"])
     told = f"{record['key']}: {rate} images/s"
+    if record["data_read"]:
+        told += _read(record["data_read"])
     if record["dilation"] != 1:
         told += f" (dilation {record['dilation']:g})"
     if record["late"] is not None and record["late"] > LATE:
         told += f"; compute was {record['late']:.0%} late: the CPUs are the limit, raise --dilation"
+    return told
+
+
+def _read(data: Record) -> str:
+    """What reading from files cost beside the steps."""
+    told = ""
+    if data["staged_files"] is not None:
+        moved = f"{data['staged_bytes'] / 1e6:.3g} MB in {data['staged_files']} files"
+        told += f"; staged {moved} to a node in {data['staged_s']:.1f} s" if data["staged_files"] else "; staged before"
+    if data["damaged"]:
+        told += f"; {data['damaged']} damaged images left out"
     return told

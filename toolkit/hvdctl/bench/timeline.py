@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,6 @@ from hvdctl import jobs
 from hvdctl.cluster import Cluster, write
 from hvdctl.errors import HvdctlError
 
-FILE = "timeline.json"
 _REMOTE = "horovod-timeline.json"
 # Horovod numbers its rows from 0; the ranks come above them.
 _RANKS = 1_000_000
@@ -36,10 +36,11 @@ def keep(cluster: Cluster, run: int, ranks: Sequence[Event], folder: Path, key: 
         except (HvdctlError, OSError):
             own = []  # torch DDP has none
     about = {"point": key, "dilation": dilation, "note": "times are those of this machine: dilation is not undone"}
-    write(folder / FILE, json.dumps({"traceEvents": merge(ranks, own), "otherData": about}) + "\n", mode=0o644)
+    file = f"timeline-{re.sub(r'[^a-z0-9._]+', '-', key)}.json"
+    write(folder / file, json.dumps({"traceEvents": merge(ranks, own), "otherData": about}) + "\n", mode=0o644)
     return {
         "kind": "timeline",
-        "file": FILE,
+        "file": file,
         "point": key,
         "dilation": dilation,
         "ranks": [_short(rank, dilation) for rank in ranks],

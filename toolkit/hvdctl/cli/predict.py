@@ -29,7 +29,14 @@ def predict(
     gpu: Annotated[
         str, typer.Option("--gpu", help="GPU of each rank; its published rate is used.", metavar="GPU")
     ] = "p100",
-    batch: Annotated[str, typer.Option("--batch", help="Images in each rank's batch.", metavar="LIST")] = "64",
+    batch: Annotated[
+        str, typer.Option("--batch", help="Images in each rank's batch; with strong scaling, in all.", metavar="LIST")
+    ] = "64",
+    scaling: Annotated[str, typer.Option("--scaling", help="weak or strong.", metavar="KIND")] = "weak",
+    launcher: Annotated[
+        str | None,
+        typer.Option("--launcher", help="horovod-gloo, horovod-mpi or torch-ddp; its points are fitted to."),
+    ] = None,
     fit: Annotated[
         Path | None,
         typer.Option(
@@ -43,7 +50,7 @@ def predict(
 
     Example: `hvdctl predict --model vgg16 --nodes 16,128 --slots 4 --net 25g --gpu p100 --batch 64`
     """
-    from hvdctl.bench import devices
+    from hvdctl.bench import devices, plan
     from hvdctl.bench.predict import Request
     from hvdctl.bench.predict import predict as ask
     from hvdctl.cli.terminal import Terminal
@@ -55,8 +62,15 @@ def predict(
         from hvdctl.errors import UsageError
 
         raise UsageError(f"{len(combined)} predictions are more than {_MAX_POINTS}", hint="ask for fewer at a time")
-    parameters, stored = _parameters(fit, name)
-    found = [ask(Request(kind, size, count, slots, rate, gpu), parameters) for kind, count, size, rate in combined]
+    chosen = plan.launcher(launcher) if launcher else None
+    parameters, stored = _parameters(fit, name, chosen)
+    found = [
+        ask(
+            Request(kind, _each_rank(size, count * slots, scaling), count, slots, rate, gpu, scaling, chosen),
+            parameters,
+        )
+        for kind, count, size, rate in combined
+    ]
     rates = [devices.step_seconds(gpu, one.model, one.batch) for one in found]
     told = list(
         dict.fromkeys(
@@ -87,7 +101,21 @@ def predict(
     terminal.result(document, render)
 
 
-def _parameters(given: Path | None, name: str | None) -> tuple[Parameters, Path | None]:
+def _each_rank(batch: int, ranks: int, scaling: str) -> int:
+    """The batch of a rank, as bench shares it out."""
+    from hvdctl.errors import UsageError
+
+    if scaling != "strong" or ranks < 1:
+        return batch
+    if batch % ranks:
+        raise UsageError(
+            f"strong scaling shares the batch: {ranks} ranks can't share {batch} images evenly",
+            hint="choose another --batch or --nodes",
+        )
+    return batch // ranks
+
+
+def _parameters(given: Path | None, name: str | None, launcher: str | None) -> tuple[Parameters, Path | None]:
     """Fitted to the bench that was named, else to the cluster's newest one, else the defaults."""
     from hvdctl.bench import results
     from hvdctl.bench.costmodel import DEFAULTS
@@ -97,7 +125,7 @@ def _parameters(given: Path | None, name: str | None) -> tuple[Parameters, Path 
     path = given if given is not None else results.latest(o.find_cluster(name).folder)
     if path is None:
         return DEFAULTS, None
-    parameters = fit(results.read(path))
+    parameters = fit(results.read(path), launcher=launcher)
     if given is not None and not parameters.fitted:
         raise UsageError(
             f"{given} has neither an allreduce nor a point that a prediction could be fitted to",

@@ -108,7 +108,7 @@ def batches(
 class Batches:
     """This rank's images, read and decoded in the background by `workers` threads, in an order the seed fixes.
 
-    `damaged` counts images that could not be read and were left out. `close` ends the threads.
+    `damaged` are the numbers of the images that could not be read and were left out. `close` ends the threads.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class Batches:
         self._thread.start()
 
     @property
-    def damaged(self) -> int:
-        return len(self._bad)
+    def damaged(self) -> frozenset[int]:
+        return frozenset(self._bad)
 
     def __iter__(self) -> Batches:
         return self

@@ -43,6 +43,7 @@ def measure(link: comm.Link, request: dict[str, Any], progress: Callable[..., No
         # Short steps come in larger blocks, so that what lies between blocks stays small.
         block = link.share(max(request["block"], math.ceil(_BLOCK_S / last.total)))
         found = _repeat(link, job, request | {"block": block}, progress)
+        found["data"] = _data(link.gather(job.data()))
         if request.get("timeline"):
             found["timeline"] = _timeline(link, job, request["timeline"])
     finally:
@@ -80,6 +81,20 @@ def _repeat(link: comm.Link, job: _Job, request: dict[str, Any], progress: Calla
     found = _summary(link.gather([(step.total, step.compute, step.exposed) for step in steps]))
     half = interval(found["step_times_s"]) / statistics.fmean(found["step_times_s"])
     return {**found, "overhead": overhead, "half_width": half, "converged": half <= request["ci"]}
+
+
+def _data(ranks: list[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """What all ranks had of files: the node with most to copy, the slowest copy, damaged images of all ranks."""
+    told = [rank for rank in ranks if rank]
+    if not told:
+        return None
+    copies = [rank["staged"] for rank in told if rank["staged"]]
+    return {
+        "staged_s": max((copy["seconds"] for copy in copies), default=None),
+        "staged_bytes": max((copy["bytes"] for copy in copies), default=None),
+        "staged_files": max((copy["files"] for copy in copies), default=None),
+        "damaged": len(frozenset().union(*(rank["damaged"] for rank in told))),
+    }
 
 
 def _summary(ranks: list[list[tuple[float, float, float]]]) -> dict[str, Any]:
@@ -163,6 +178,10 @@ class _Job:
     def reset(self) -> None:
         """Make ready for the next step."""
 
+    def data(self) -> dict[str, Any] | None:
+        """What this rank had of files; None where it reads none."""
+        return None
+
     def release(self) -> None:
         for hook in self.hooks:
             hook.remove()
@@ -181,7 +200,7 @@ class _Real(_Job):
         shape, classes = models.MODELS[request["model"]].image, models.MODELS[request["model"]].classes
         device = torch.device(f"cuda:{link.local_rank}" if torch.cuda.is_available() else "cpu")
         model = models.build(request["model"]).to(device)
-        self.batches = _batches(link, request, shape, classes)
+        self.staged, self.batches = _batches(link, request, shape, classes)
         self.criterion = nn.CrossEntropyLoss()
         super().__init__(link, model, torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9))
 
@@ -193,6 +212,11 @@ class _Real(_Job):
 
     def reset(self) -> None:
         self.trainer.model.zero_grad(set_to_none=False)
+
+    def data(self) -> dict[str, Any] | None:
+        if not isinstance(self.batches, data.Batches):
+            return None
+        return {"staged": self.staged._asdict() if self.staged else None, "damaged": self.batches.damaged}
 
     def release(self) -> None:
         super().release()
@@ -223,31 +247,32 @@ class _Nothing(torch.optim.SGD):
 
 def _batches(
     link: comm.Link, request: dict[str, Any], shape: tuple[int, ...], classes: int
-) -> data.Batches | Generator[Batch, None, None]:
+) -> tuple[data.Staged | None, data.Batches | Generator[Batch, None, None]]:
     batch = request["batch"]
     if request["data"] is None:
-        return _synthetic(batch, shape, classes)
-    folder = _folder(request, classes)
+        return None, _synthetic(batch, shape, classes)
+    staged, folder = _folder(request, classes)
     # All ranks give up together: else some would wait for ever in an exchange that others never come to.
     problems = link.gather(folder if isinstance(folder, str) else None)
     told = next((f"rank {rank}: {problem}" for rank, problem in enumerate(problems) if problem), None)
     if told or isinstance(folder, str):
         raise Refused(told)
-    return data.batches(folder, batch, shape, link.rank, link.size)
+    return staged, data.batches(folder, batch, shape, link.rank, link.size)
 
 
-def _folder(request: dict[str, Any], classes: int) -> data.Folder | str:
-    """The images on this rank's node, or what is wrong with them."""
+def _folder(request: dict[str, Any], classes: int) -> tuple[data.Staged | None, data.Folder | str]:
+    """The images on this rank's node, and what bringing them there took; or what is wrong with them."""
     path = Path(request["data"])
+    staged = None
     try:
         if request["stage"]:
             # A folder of its own for each source, so that one does not displace the other.
-            path = data.stage(path, _DISK / str(path).strip("/").replace("/", "-")).path
-        folder = data.find(path)
+            staged = data.stage(path, _DISK / str(path).strip("/").replace("/", "-"))
+        folder = data.find(staged.path if staged else path)
         folder.check(request["model"], classes)
     except data.DataError as error:
-        return str(error)
-    return folder
+        return None, str(error)
+    return staged, folder
 
 
 def _synthetic(batch: int, shape: tuple[int, ...], classes: int) -> Generator[Batch, None, None]:
