@@ -128,6 +128,14 @@ def test_two_ranks_reduce(client: DockerClient, image: tuple[str, str], controll
     assert said.count("sum 2.0") == 2
 
 
+def test_open_mpi_sends_large_allreduces_round_a_ring(client: DockerClient, any_image: str) -> None:
+    said = run(client, any_image, "ompi_info", "--param", "coll", "tuned", "--level", "9", "--parsable")
+    values = dict(line.split(":param:")[1].split(":value:", 1) for line in said.splitlines() if ":value:" in line)
+    assert values["coll_tuned_use_dynamic_rules"].endswith("true")
+    rules = run(client, any_image, "cat", values["coll_tuned_dynamic_rules_filename"])
+    assert rules.splitlines()[-1] == "524288 4 0 0", "from half a MiB on, algorithm 4"
+
+
 def test_the_users_api_imports(client: DockerClient, image: tuple[str, str]) -> None:
     framework, name = image
     run(client, name, "python", "-c", f"import {MODULES[framework]}")
