@@ -1,15 +1,25 @@
-"""Ranks of a cluster that answer a bench at once, with steps that take as long as they are told to."""
+"""Ranks of a cluster that answer a bench at once, with steps that take as long as they are told to; benches on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from hvdctl.bench.plan import Layout
+import pytest
+from hvdctl.bench import results, sweep
+from hvdctl.bench.plan import Layout, Sweep
 from hvdctl.bench.session import PointFailed
+from hvdctl.bench.sweep import Choice, Outcome
 from hvdctl.cluster import Cluster
+from hvdctl.errors import Interrupted
 
 Request = dict[str, Any]
+
+G = 10**9
+REAL = Sweep(layouts=(Layout(1, 1), Layout(2, 1)), nets=(G,), batches=(8, 16), models=("convnet_cifar10",), micro=False)
+P100 = Sweep(layouts=(Layout(1, 1), Layout(2, 1)), nets=(G, 10 * G), device="emulated:p100", micro=False)
 
 
 class Site:
@@ -93,3 +103,47 @@ class Ranks:
                 else {}
             ),
         }
+
+
+class Heard:
+    """Progress that remembers what was said."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.details: list[str] = []
+
+    @contextmanager
+    def phase(self, title: str) -> Iterator[Heard]:
+        yield self
+
+    def update(self, detail: str) -> None:
+        self.details.append(detail)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def run(cluster: Cluster, asked: Sweep, heard: Heard | None = None, **choice: Any) -> Outcome:
+    return sweep.run(cluster, asked, heard or Heard(), Choice(**choice))
+
+
+def newest(cluster: Cluster) -> list[dict[str, Any]]:
+    folder = results.latest(cluster.folder)
+    assert folder is not None
+    return results.read(folder)
+
+
+def points(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {f"{p['nodes']}x{p['slots']} b{p['batch']}": p for p in results.points(records)}
+
+
+def interrupted(cluster: Cluster, site: Site, at: str, asked: Sweep = REAL, **choice: Any) -> Path:
+    """A sweep that ends with Ctrl-C in the middle of a point; its results file."""
+    site.fails[at] = Interrupted("interrupted")
+    with pytest.raises(Interrupted, match=r"interrupted; \d of \d points are measured and kept") as ended:
+        run(cluster, asked, **choice)
+    assert ended.value.hint == "the same command goes on with the rest"
+    site.fails.clear()
+    folder = choice.get("output") or results.latest(cluster.folder)
+    assert folder is not None
+    return Path(folder) / results.FILE

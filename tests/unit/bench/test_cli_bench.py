@@ -10,26 +10,12 @@ from typing import Any
 import pytest
 from bench_ranks import Site
 from fake_engine import FakeEngine
-from hvdctl import pipeline
-from hvdctl.bench import report, results, sweep
+from hvdctl.bench import results, sweep
 from hvdctl.bench.session import PointFailed
 from hvdctl.cluster import Cluster
 from hvdctl.errors import Interrupted
 from hvdctl.spec import Spec
-from support import Hvdctl, answer, stand
-
-
-@pytest.fixture
-def site(cluster: Cluster, engine: FakeEngine, fake_nodes: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """Two nodes of two slots that stand."""
-    made = Site()
-    stand(engine, "node0", "node1")
-    answer(fake_nodes, "list", [])
-    monkeypatch.setattr(sweep, "Session", made.ranks)
-    monkeypatch.setattr(pipeline, "relink", lambda _, net, step: made.log.append(f"link {net}"))
-    monkeypatch.setattr(pipeline, "image", lambda _: {"reference": "test/node:1", "id": "sha256:1"})
-    monkeypatch.setattr(report, "build", lambda folder: None)
-    return made
+from support import Hvdctl
 
 
 def bench(hvdctl: Hvdctl, *words: str) -> Any:

@@ -2,76 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_ranks import Site
+from bench_ranks import P100, REAL, G, Heard, Site, newest, points, run
 from fake_engine import FakeEngine
 from hvdctl import links, pipeline
-from hvdctl.bench import report, results, sweep
-from hvdctl.bench.plan import Layout, Sweep
+from hvdctl.bench import ranks, results, sweep
+from hvdctl.bench.plan import Layout
 from hvdctl.bench.session import COMMAND, PointFailed
-from hvdctl.bench.sweep import Choice, Outcome
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError, Interrupted, PhaseError, UsageError
 from hvdctl.links import Measured
-from support import RECORD, answer, stand
-
-G = 10**9
-REAL = Sweep(layouts=(Layout(1, 1), Layout(2, 1)), nets=(G,), batches=(8, 16), models=("convnet_cifar10",), micro=False)
-P100 = Sweep(layouts=(Layout(1, 1), Layout(2, 1)), nets=(G, 10 * G), device="emulated:p100", micro=False)
-
-
-class Heard:
-    """Progress that remembers what was said."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.details: list[str] = []
-
-    @contextmanager
-    def phase(self, title: str) -> Iterator[Heard]:
-        yield self
-
-    def update(self, detail: str) -> None:
-        self.details.append(detail)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-
-@pytest.fixture
-def site(cluster: Cluster, engine: FakeEngine, fake_nodes: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """The cluster stands; its links are those that were last asked for."""
-    made = Site()
-    stand(engine, "node0", "node1")
-    answer(fake_nodes, "list", [])
-    monkeypatch.setattr(sweep, "Session", made.ranks)
-    monkeypatch.setattr(sweep, "CARRIED", 0.5)
-    monkeypatch.setattr(pipeline, "relink", lambda _, net, step: made.log.append(f"link {net}"))
-    monkeypatch.setattr(pipeline, "image", lambda _: {"reference": "test/node:1", "id": "sha256:1"})
-    monkeypatch.setattr(report, "build", lambda folder: made.log.append("report"))
-    monkeypatch.setattr(links, "measure", lambda _, a, b, net: Measured(a, b, 0.9 * net if net else 5e9, net))
-    return made
-
-
-def run(cluster: Cluster, asked: Sweep, heard: Heard | None = None, **choice: Any) -> Outcome:
-    return sweep.run(cluster, asked, heard or Heard(), Choice(**choice))
-
-
-def newest(cluster: Cluster) -> list[dict[str, Any]]:
-    folder = results.latest(cluster.folder)
-    assert folder is not None
-    return results.read(folder)
-
-
-def points(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {f"{p['nodes']}x{p['slots']} b{p['batch']}": p for p in results.points(records)}
+from support import RECORD, answer
 
 
 def test_a_sweep_from_start_to_end(cluster: Cluster, site: Site) -> None:
@@ -144,64 +89,6 @@ def test_ranks_that_do_not_start_fail_their_points_alone(cluster: Cluster, site:
     }
 
 
-def test_the_same_sweep_tries_failed_points_again_and_no_others(cluster: Cluster, site: Site) -> None:
-    site.fails["train 2x1 b8"] = PointFailed("rank 1 ended")
-    first = run(cluster, REAL)
-    site.fails.clear()
-    site.log.clear()
-    second = run(cluster, REAL)
-    assert site.trained() == ["train 2x1 b8"]
-    assert (second.folder, second.measured, second.failed, second.resumed) == (first.folder, 4, 0, 3)
-
-
-def interrupted(cluster: Cluster, site: Site, at: str, asked: Sweep = REAL, **choice: Any) -> Path:
-    """A sweep that ends with Ctrl-C in the middle of a point; its results file."""
-    site.fails[at] = Interrupted("interrupted")
-    with pytest.raises(Interrupted, match=r"interrupted; \d of \d points are measured and kept") as ended:
-        run(cluster, asked, **choice)
-    assert ended.value.hint == "the same command goes on with the rest"
-    site.fails.clear()
-    folder = choice.get("output") or results.latest(cluster.folder)
-    assert folder is not None
-    return Path(folder) / results.FILE
-
-
-def test_an_interrupted_sweep_goes_on_where_it_stopped(cluster: Cluster, site: Site) -> None:
-    file = interrupted(cluster, site, "train 2x1 b8")
-    kept = file.read_text()
-    assert (results.state(newest(cluster)), len(points(newest(cluster)))) == ("interrupted", 2)
-    assert site.log[-1] == "close"
-    site.log.clear()
-    heard = Heard()
-    outcome = run(cluster, REAL, heard)
-    assert site.trained() == ["train 2x1 b8", "train 2x1 b16"]
-    assert (outcome.folder, outcome.measured, outcome.resumed) == (file.parent, 4, 2)
-    assert "going on: 2 of 4 points are measured already" in heard.notes
-    assert file.read_text().startswith(kept), "what was written stays"
-    assert len(results.of_kind(newest(cluster), "bench")) == 1
-
-
-@pytest.mark.parametrize("cut", [1, 2, 40, 300])
-def test_a_killed_sweep_goes_on_also_after_a_torn_last_line(cluster: Cluster, site: Site, cut: int) -> None:
-    file = interrupted(cluster, site, "train 2x1 b8")
-    whole = [line for line in file.read_bytes().splitlines(keepends=True) if b'"kind": "end"' not in line]
-    file.write_bytes(b"".join(whole)[:-cut])
-    site.log.clear()
-    outcome = run(cluster, REAL)
-    assert (outcome.folder, outcome.measured, outcome.failed) == (file.parent, 4, 0)
-    torn = [] if cut == 1 else ["train 1x1 b16"]
-    assert site.trained() == [*torn, "train 2x1 b8", "train 2x1 b16"]
-    assert all(json.loads(line) for line in file.read_text().splitlines())
-
-
-def test_a_sweep_that_was_killed_in_its_first_line_is_in_nobodys_way(cluster: Cluster, site: Site) -> None:
-    folder = cluster.folder / "bench" / "20200101-000000"
-    folder.mkdir(parents=True)
-    (folder / results.FILE).write_text('{"kind": "bench", "vers')
-    outcome = run(cluster, REAL)
-    assert (outcome.measured, outcome.folder != folder) == (4, True)
-
-
 @pytest.mark.parametrize("error", [PointFailed("rank 0 ended"), Interrupted("interrupted"), HvdctlError("no way")])
 def test_ranks_that_never_came_up_leave_nothing_behind(cluster: Cluster, site: Site, error: HvdctlError) -> None:
     site.fails["start 1x1"] = error
@@ -217,60 +104,6 @@ def test_what_the_head_refuses_at_the_start_is_told_in_its_words(cluster: Cluste
     site.fails["start 1x1"] = UsageError("run 3 is under way")
     with pytest.raises(UsageError, match="run 3 is under way"):
         run(cluster, REAL)
-
-
-@pytest.mark.parametrize("change", ["sweep", "nodes", "fresh", "whole"])
-def test_another_sweep_starts_anew(cluster: Cluster, site: Site, change: str) -> None:
-    if change == "whole":
-        run(cluster, REAL)
-    else:
-        interrupted(cluster, site, "train 2x1 b8")
-    old = results.latest(cluster.folder)
-    assert old is not None
-    old = old.rename(old.with_name("20200101-000000"))
-    asked = replace(REAL, ci=0.01) if change == "sweep" else REAL
-    if change == "nodes":
-        cluster.store_nodes([replace(node, id=f"new{node.id}") for node in cluster.nodes()])
-    site.log.clear()
-    outcome = run(cluster, asked, fresh=change == "fresh")
-    assert len(site.trained()) == 4
-    assert (outcome.folder != old, outcome.resumed) == (True, 0)
-
-
-def test_a_folder_of_ones_own_is_gone_on_with_too(cluster: Cluster, site: Site, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert interrupted(cluster, site, "train 2x1 b8", output=out) == out / results.FILE
-    assert run(cluster, REAL, output=out).resumed == 2
-    assert results.latest(cluster.folder) is None
-
-
-@pytest.mark.parametrize("other", ["sweep", "whole", "sample", "no results"])
-def test_a_folder_with_another_benchs_results_is_refused_and_left_alone(
-    cluster: Cluster, site: Site, tmp_path: Path, other: str
-) -> None:
-    file = tmp_path / "out" / results.FILE
-    if other == "sample":
-        results.Store(file.parent).append({"kind": "bench", "version": 1, "id": "x", "created": 1})
-    elif other == "no results":
-        file.parent.mkdir()
-        file.write_text("hello\n")
-    else:
-        run(cluster, replace(REAL, ci=0.01) if other == "sweep" else REAL, output=file.parent)
-    before = file.read_bytes()
-    site.log.clear()
-    with pytest.raises(UsageError, match=str(file.parent)):
-        run(cluster, REAL, output=file.parent)
-    assert file.read_bytes() == before
-    assert site.log == []
-
-
-def test_an_output_that_is_a_file_is_refused_before_anything_starts(
-    cluster: Cluster, site: Site, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(UsageError, match=r"--output .*file is not a folder"):
-        run(cluster, REAL, output=tmp_path / "file")
-    assert site.log == []
 
 
 def test_dilation_is_undone_in_the_record(cluster: Cluster, site: Site) -> None:
@@ -324,15 +157,6 @@ def test_dilation_is_found_so_that_the_links_are_the_limit(cluster: Cluster, sit
     assert site.log.index("link None") < site.log.index("allreduce 2x1 2"), "on open links"
 
 
-def test_a_sweep_that_goes_on_keeps_the_dilation_that_was_found(cluster: Cluster, site: Site) -> None:
-    interrupted(cluster, site, "train 2x1 b32", P100)
-    site.log.clear()
-    site.carried = 1e6
-    run(cluster, P100)
-    assert not [words for words in site.log if words.startswith("allreduce")]
-    assert {p["dilation"] for p in results.points(newest(cluster)) if p["nodes"] == 2} == {1.0, 10.0}
-
-
 def test_a_dilation_that_would_take_for_ever_is_refused(cluster: Cluster, site: Site) -> None:
     site.carried = 1e6
     for _ in range(2):  # also where the same sweep would go on
@@ -359,12 +183,12 @@ def test_how_much_slower_time_must_run(
 
 def test_a_late_device_is_told(cluster: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep.plan, "compute_seconds", lambda point: 0.1)
-    honest = sweep._record
+    honest = ranks._record
 
     def slow(point: Any, found: Any, factor: float, compute: Any) -> Any:
         return honest(point, found | {"split_s": {"compute": 0.12}}, factor, compute)
 
-    monkeypatch.setattr(sweep, "_record", slow)
+    monkeypatch.setattr(ranks, "_record", slow)
     heard = Heard()
     run(cluster, replace(P100, dilation=1.0), heard)
     assert any("compute was 20% late: the CPUs are the limit, raise --dilation" in note for note in heard.notes)
@@ -511,13 +335,6 @@ def test_links_that_were_half_shaped_are_put_back(
     assert [words for words in site.log if words.startswith("link")] == [f"link {G}", f"link {10**8}", f"link {G}"]
 
 
-def test_a_changed_environment_starts_a_bench_of_its_own(cluster: Cluster, site: Site) -> None:
-    interrupted(cluster, site, "train 2x1 b16")
-    cluster.store_spec(cluster.spec().model_copy(update={"env": {"HOROVOD_CYCLE_TIME": "9"}}))
-    assert run(cluster, REAL).resumed == 0
-    assert len(results.benches(cluster.folder.parent)) == 2
-
-
 def test_ranks_that_have_ended_meanwhile_are_started_anew(
     cluster: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -544,14 +361,14 @@ def test_a_timeline_is_kept_of_the_largest_layout(cluster: Cluster, site: Site, 
 
 def test_settings_reach_the_ranks_and_bytes_the_kernel(cluster: Cluster, site: Site) -> None:
     point = replace(REAL.points()[0], fusion_mb=0.5, cycle_ms=2.5, threads=3)
-    ranks: Any = sweep.start(cluster, point, lambda: 0, {"HOROVOD_TIMELINE": "DYNAMIC"})
-    assert ranks.how["threads"] == 3
-    assert ranks.how["env"] == {
+    made: Any = ranks.start(cluster, point, lambda: 0, {"HOROVOD_TIMELINE": "DYNAMIC"})
+    assert made.how["threads"] == 3
+    assert made.how["env"] == {
         "HOROVOD_FUSION_THRESHOLD": "524288",
         "HOROVOD_CYCLE_TIME": "2.5",
         "HOROVOD_TIMELINE": "DYNAMIC",
     }
-    assert ranks.purpose == point.session
+    assert made.purpose == point.session
     assert sweep.scaled(10 * G, 3) == 3_333_333_328
     assert sweep.scaled(None, 3) is None
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 from hvdctl import jobs, pipeline, profile
-from hvdctl.bench import sweep, tune
+from hvdctl.bench import ranks, tune
 from hvdctl.bench.plan import Layout, Point
 from hvdctl.bench.session import PointFailed
 from hvdctl.cluster import Cluster
@@ -41,10 +41,10 @@ def speed(
     stand(engine, "node0", "node1")
     answer(fake_nodes, "list", [])
     monkeypatch.setattr(pipeline, "relink", lambda *_: None)
-    monkeypatch.setattr(sweep, "start", lambda _, point, pressed, env: Ranks(point))
+    monkeypatch.setattr(ranks, "start", lambda _, point, pressed, env: Ranks(point))
 
     def use(of: Callable[[Point], float]) -> None:
-        monkeypatch.setattr(sweep, "measure", lambda c, s, point, *_: {"images_per_s": of(point)})
+        monkeypatch.setattr(ranks, "measure", lambda s, point, *_: {"images_per_s": of(point)})
 
     return use
 

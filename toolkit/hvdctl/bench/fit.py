@@ -143,11 +143,8 @@ def cases(records: Sequence[Record]) -> list[Case]:
         schedule = catalogue.get(point["model"]).schedule()
         # Nodes with CPUs of their own don't take each other's.
         own = ((bench.get("cluster") or {}).get("spec") or {}).get("cpus")
-        crowd = (
-            crowding(layout.slots, point.get("threads"), own)
-            if own
-            else crowding(layout.ranks, point.get("threads"), cores)
-        )
+        ranks, cpus = (layout.slots, own) if own else (layout.ranks, cores)
+        crowd = crowding(ranks, point.get("threads"), cpus)
         found.append(Case(point, schedule, t1, layout, crowd, whole / base if base else None))
     return found
 

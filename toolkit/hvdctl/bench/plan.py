@@ -144,7 +144,7 @@ class Sweep:
         found = [
             Point(
                 model=model,
-                batch=batch if scaling == "weak" else batch // layout.ranks,
+                batch=rank_batch(batch, layout.ranks, scaling),
                 layout=layout,
                 net=net,
                 device=self.device,
@@ -196,6 +196,18 @@ def counts(available: int) -> list[int]:
     return sorted({2**n for n in range(available.bit_length()) if 2**n <= available} | {available})
 
 
+def rank_batch(batch: int, ranks: int, scaling: str) -> int:
+    """The batch of each rank: with strong scaling, its share of the whole."""
+    if scaling != "strong":
+        return batch
+    if batch % ranks:
+        raise UsageError(
+            f"strong scaling shares the batch: {ranks} ranks can't share {batch} images evenly",
+            hint="choose batches that every number of ranks divides",
+        )
+    return batch // ranks
+
+
 def launcher(name: str) -> str:
     """The launcher by its own name, or by the one that `run` knows it by."""
     for known, alias in LAUNCHERS.items():
@@ -241,14 +253,8 @@ def check(sweep: Sweep, spec: Spec, nodes: Sequence[Node]) -> None:
                 f"layout {layout} needs {layout.slots} slots on a node, {spec.name!r} has {nodes[0].slots}",
                 hint=f"`hvdctl up --slots {layout.slots} --name {spec.name}` gives them",
             )
-    if "strong" in sweep.scalings:
-        for layout in sweep.layouts:
-            for batch in sweep.batches:
-                if batch % layout.ranks:
-                    raise UsageError(
-                        f"strong scaling shares the batch: {layout.ranks} ranks can't share {batch} images evenly",
-                        hint="choose batches that every number of ranks divides",
-                    )
+    for layout, batch, scaling in itertools.product(sweep.layouts, sweep.batches, sweep.scalings):
+        rank_batch(batch, layout.ranks, scaling)
     if sweep.gpu and sweep.data is not None:
         raise UsageError("--data needs --device real: an emulated device reads no images")
     if any(sweep.staged) and sweep.data is None:

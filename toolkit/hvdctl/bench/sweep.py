@@ -5,31 +5,23 @@ from __future__ import annotations
 import math
 import os
 import re
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hvdctl import __version__, jobs, links, pipeline, ssh
-from hvdctl.bench import catalogue, micro, plan, results, resume, timeline, wording
+from hvdctl.bench import micro, plan, ranks, results, resume, timeline
 from hvdctl.bench.plan import Point, Sweep
 from hvdctl.bench.results import Record, Store
 from hvdctl.bench.session import PointFailed, Session, end_leftovers
 from hvdctl.cluster import Cluster, command_line
 from hvdctl.errors import HvdctlError, Interrupted, UsageError
-from hvdctl.profile import knobs
 from hvdctl.progress import Progress, Step
 from hvdctl.spec import format_rate
 
 # Shaped to more than this share of what the CPUs can move unshaped, a link is not the limit any more.
 CARRIED = 0.25
-# Steps that take this much longer than the emulated device would: the CPUs are the limit all the same.
-LATE = 0.05
-_WARMUP = {True: 1, False: 2}
-_BLOCK = {True: 3, False: 5}
-_TIMELINE_STEPS = 3
 _ALONE = 8.0
 _UNKNOWN = -1
 
@@ -99,55 +91,6 @@ def run(cluster: Cluster, sweep: Sweep, progress: Progress, choice: Choice) -> O
         return bench.outcome("complete")
 
 
-def measure(cluster: Cluster, session: Session, point: Point, sweep: Sweep, dilation: float, listen: Any) -> Record:
-    """One point on ranks that are up and links that are shaped, its dilation undone."""
-    emulated = point.gpu is not None
-    compute = plan.compute_seconds(point)
-    model = catalogue.get(point.model)
-    asked: dict[str, Any] = {
-        "op": "train",
-        "model": point.model,
-        "batch": point.batch,
-        "data": None if point.data is None else str(jobs.on_share(point.data)),
-        "stage": point.staged,
-        "warmup": _WARMUP[emulated],
-        "block": _BLOCK[emulated],
-        "ci": sweep.ci,
-        "max_steps": sweep.max_steps,
-        "max_seconds": sweep.max_seconds,
-    }
-    if compute is not None:
-        asked["seconds"] = compute * dilation
-        asked["layers"] = [[layer.name, layer.tensors, layer.macs] for layer in model.layers]
-    if sweep.timeline and point.layout == max(sweep.layouts):
-        asked["timeline"] = {"file": timeline.remote(session.run), "steps": _TIMELINE_STEPS}
-    found = session.ask(asked, listen)
-    return _record(point, found, dilation, compute) | {"timeline": found.get("timeline")}
-
-
-def _record(point: Point, found: Record, dilation: float, compute: float | None) -> Record:
-    times = [seconds / dilation for seconds in found["step_times_s"]]
-    mean = statistics.fmean(times)
-    split = {part: max(0.0, seconds / dilation) for part, seconds in found["split_s"].items()}
-    rate = point.batch * point.layout.ranks / mean
-    half = found["half_width"]
-    return {
-        "status": "ok",
-        "reason": None,
-        "images_per_s": rate,
-        "images_per_s_ci": rate * half,
-        "step_s": mean,
-        "steps": len(times),
-        "step_times_s": times,
-        "split_s": split,
-        "late": split["compute"] / compute - 1 if compute else None,
-        "overhead": found["overhead"],
-        "setup_s": found["start_s"],
-        "converged": found["converged"],
-        "data_read": found.get("data"),
-    }
-
-
 @dataclass
 class _Bench:
     cluster: Cluster
@@ -155,13 +98,16 @@ class _Bench:
     store: Store
     before: list[Record]
     choice: Choice
-    session: Session | None = None
     links: int | None = None
     dilations: dict[int | None, float] = field(default_factory=dict)
     done: int = 0
     total: int = 0
     resumed: int = 0
     began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        env = {"HOROVOD_TIMELINE": "DYNAMIC"} if self.sweep.timeline else {}
+        self.ranks = ranks.Ranks(self.cluster, self.choice.pressed, env)
 
     def measure(self, step: Step) -> None:
         spec = self.cluster.spec()
@@ -182,7 +128,7 @@ class _Bench:
                 self._calibrate(step)
                 self._sweep(todo, step)
         finally:
-            self._close()
+            self.ranks.close()
             self._link(spec.net, step)
 
     def conclude(self) -> None:
@@ -210,7 +156,7 @@ class _Bench:
         if results.of_kind(self.before, "bench"):
             return
         step.update("starting the ranks")
-        session = self._ranks(todo[0])
+        session = self.ranks.ready_for(todo[0])
         nodes = self.cluster.nodes()
         self.store.append(
             {
@@ -247,7 +193,7 @@ class _Bench:
         if largest.ranks > 1 and any(net is not None for net in todo):
             step.update("finding out what the CPUs can carry")
             points = [point for point in self.sweep.points() if point.layout == largest]
-            session = self._ranks(points[0])
+            session = self.ranks.ready_for(points[0])
             self._link(None, step)
             probe = micro.allreduce(session, points[0].launcher, None, step.update, micro.PROBE)
             self.store.append(probe | {"probe": True})
@@ -297,20 +243,20 @@ class _Bench:
         factor = self._factor(point)
         record: Record = {"kind": "point", **point.data_of(), "dilation": factor}
         try:
-            session = self._ranks(point)
+            session = self.ranks.ready_for(point)
             shaped = None
             if point.layout.nodes > 1:  # ranks of one node use no link
                 shaped = scaled(point.net, factor)
                 self._link(shaped, step)
             ready = time.monotonic() - began
             self._micro(session, point, shaped, step)
-            session = self._ranks(point)
+            session = self.ranks.ready_for(point)
 
             def listen(told: Record) -> None:
                 rate = point.batch * point.layout.ranks * factor / told["step_s"]
                 step.update(f"{where}, {told['steps']} steps, {rate:.4g} images/s")
 
-            found = measure(self.cluster, session, point, self.sweep, factor, listen)
+            found = ranks.measure(session, point, self.sweep, factor, listen)
             record |= {"link_bits": shaped, "start_s": round(ready + found.pop("setup_s"), 3)}
             spans = found.pop("timeline")
             record |= found
@@ -318,9 +264,9 @@ class _Bench:
                 self.store.append(timeline.keep(self.cluster, session.run, spans, self.store.folder, point.key, factor))
         except PointFailed as error:
             record |= {"link_bits": None, "status": "failed", "reason": error.message}
-            self._close()
+            self.ranks.close()
         self.store.append(record | {"measured_at": time.time()})
-        step.note(_told(record))
+        step.note(ranks.told(record))
         if record["status"] == "failed":
             _check_standing(self.cluster)
 
@@ -348,20 +294,6 @@ class _Bench:
             raise
         except HvdctlError as error:
             step.note(f"the network of {layout} was not measured: {error.message}")
-
-    def _ranks(self, point: Point) -> Session:
-        """The ranks that this point needs: those that are up where they fit."""
-        if self.session is not None and self.session.ready and self.session.purpose == point.session:
-            return self.session
-        self._close()
-        env = {"HOROVOD_TIMELINE": "DYNAMIC"} if self.sweep.timeline else {}
-        self.session = start(self.cluster, point, self.choice.pressed, env)
-        return self.session
-
-    def _close(self) -> None:
-        if self.session is not None:
-            self.session.close()
-            self.session = None
 
     def _link(self, net: int | None, step: Step) -> None:
         if self.links != net:
@@ -393,14 +325,6 @@ def _to_repeat() -> str:
     return re.sub(r"\s--output[ =]('[^']*'|\S+)", "", command_line())
 
 
-def start(cluster: Cluster, point: Point, pressed: Callable[[], int], env: dict[str, str]) -> Session:
-    """Ranks for a point, and for every other one with the same layout and settings."""
-    env = {**knobs(point.fusion_mb, point.cycle_ms), **env}
-    session = Session(cluster, point.layout, point.launcher, pressed, threads=point.threads, env=env)
-    session.purpose = point.session
-    return session
-
-
 def dilation(net: int | None, carried: float | None) -> float:
     """The factor at which links of this rate are the limit, where the CPUs carry so much; 1 where none is needed."""
     if net is None or carried is None:
@@ -428,29 +352,3 @@ def _check_standing(cluster: Cluster) -> None:
 
 def _known(records: list[Record], kind: str, values: Record) -> bool:
     return any(all(record.get(k) == v for k, v in values.items()) for record in results.of_kind(records, kind))
-
-
-def _told(record: Record) -> str:
-    """A finished point in one line."""
-    if record["status"] == "failed":
-        return f"failed: {record['key']}: {record['reason']}"
-    rate = wording.with_ci(record["images_per_s"], record["images_per_s_ci"])
-    told = f"{record['key']}: {rate} images/s"
-    if record["data_read"]:
-        told += _read(record["data_read"])
-    if record["dilation"] != 1:
-        told += f" (dilation {record['dilation']:g})"
-    if record["late"] is not None and record["late"] > LATE:
-        told += f"; compute was {record['late']:.0%} late: the CPUs are the limit, raise --dilation"
-    return told
-
-
-def _read(data: Record) -> str:
-    """What reading from files cost beside the steps."""
-    told = ""
-    if data["staged_files"] is not None:
-        moved = f"{data['staged_bytes'] / 1e6:.3g} MB in {data['staged_files']} files"
-        told += f"; staged {moved} to a node in {data['staged_s']:.1f} s" if data["staged_files"] else "; staged before"
-    if data["damaged"]:
-        told += f"; {data['damaged']} damaged images left out"
-    return told

@@ -10,9 +10,9 @@ from typing import Any
 
 from hvdctl import pipeline
 from hvdctl import profile as settings
-from hvdctl.bench import plan, sweep
+from hvdctl.bench import plan, ranks, sweep
 from hvdctl.bench.plan import Layout, Point, Sweep
-from hvdctl.bench.session import PointFailed, Session, end_leftovers
+from hvdctl.bench.session import PointFailed, end_leftovers
 from hvdctl.cluster import Cluster, command_line
 from hvdctl.errors import HvdctlError, Interrupted
 from hvdctl.profile import Profile
@@ -75,7 +75,7 @@ def run(cluster: Cluster, point: Point, cores: int, progress: Progress, pressed:
             with progress.phase("Proving") as step:
                 ratios = search.against(point, best, step) if best != point else [1.0]
         finally:
-            search.close()
+            search.ranks.close()
         gain, low, high = judged(ratios)
         kept = None
         if low > 1 and len(ratios) == _TURNS:
@@ -118,10 +118,9 @@ def profile(best: Point, cluster: Cluster, gain: float, low: float, high: float)
 
 class _Search:
     def __init__(self, cluster: Cluster, asked: Sweep, pressed: Callable[[], int]) -> None:
-        self.cluster = cluster
         self.asked = asked
         self.pressed = pressed
-        self.session: Session | None = None
+        self.ranks = ranks.Ranks(cluster, pressed)
         self.tried: list[Tried] = []
 
     def best(self, start: Point, axes: Iterator[tuple[str, tuple[Any, ...]]], step: Step) -> Point:
@@ -147,22 +146,14 @@ class _Search:
                 ratios.append(new / old)
         return ratios or [1.0]
 
-    def close(self) -> None:
-        if self.session is not None:
-            self.session.close()
-            self.session = None
-
     def _rate(self, point: Point, step: Step) -> float | None:
         if self.pressed():
             raise Interrupted("interrupted", hint="the profile is as it was")
         step.update(shown(point))
         try:
-            if self.session is None or not self.session.ready or self.session.purpose != point.session:
-                self.close()
-                self.session = sweep.start(self.cluster, point, self.pressed, {})
-            found = sweep.measure(self.cluster, self.session, point, self.asked, 1.0, lambda _: None)
+            found = ranks.measure(self.ranks.ready_for(point), point, self.asked, 1.0, lambda _: None)
         except PointFailed as error:
-            self.close()
+            self.ranks.close()
             self.tried.append(Tried(point, None, error.message))
             step.note(f"{shown(point)}: {error.message}")
             return None

@@ -64,13 +64,10 @@ def predict(
         raise UsageError(f"{len(combined)} predictions are more than {_MAX_POINTS}", hint="ask for fewer at a time")
     chosen = plan.launcher(launcher) if launcher else None
     parameters, stored = _parameters(fit, name, chosen)
-    found = [
-        ask(
-            Request(kind, _each_rank(size, count * slots, scaling), count, slots, rate, gpu, scaling, chosen),
-            parameters,
-        )
-        for kind, count, size, rate in combined
-    ]
+    found = []
+    for kind, count, size, rate in combined:
+        each = plan.rank_batch(size, max(1, count * slots), scaling)  # less than one node is refused below
+        found.append(ask(Request(kind, each, count, slots, rate, gpu, scaling, chosen), parameters))
     rates = [devices.step_seconds(gpu, one.model, one.batch) for one in found]
     told = list(
         dict.fromkeys(
@@ -99,20 +96,6 @@ def predict(
         "predictions": [one.data() for one in found],
     }
     terminal.result(document, render)
-
-
-def _each_rank(batch: int, ranks: int, scaling: str) -> int:
-    """The batch of a rank, as bench shares it out."""
-    from hvdctl.errors import UsageError
-
-    if scaling != "strong" or ranks < 1:
-        return batch
-    if batch % ranks:
-        raise UsageError(
-            f"strong scaling shares the batch: {ranks} ranks can't share {batch} images evenly",
-            hint="choose another --batch or --nodes",
-        )
-    return batch // ranks
 
 
 def _parameters(given: Path | None, name: str | None, launcher: str | None) -> tuple[Parameters, Path | None]:

@@ -90,9 +90,9 @@ def _data(ranks: list[dict[str, Any] | None]) -> dict[str, Any] | None:
         return None
     copies = [rank["staged"] for rank in told if rank["staged"]]
     return {
-        "staged_s": max((copy["seconds"] for copy in copies), default=None),
-        "staged_bytes": max((copy["bytes"] for copy in copies), default=None),
-        "staged_files": max((copy["files"] for copy in copies), default=None),
+        "staged_s": max((copy.seconds for copy in copies), default=None),
+        "staged_bytes": max((copy.bytes for copy in copies), default=None),
+        "staged_files": max((copy.files for copy in copies), default=None),
         "damaged": len(frozenset().union(*(rank["damaged"] for rank in told))),
     }
 
@@ -216,7 +216,7 @@ class _Real(_Job):
     def data(self) -> dict[str, Any] | None:
         if not isinstance(self.batches, data.Batches):
             return None
-        return {"staged": self.staged._asdict() if self.staged else None, "damaged": self.batches.damaged}
+        return {"staged": self.staged, "damaged": self.batches.damaged}
 
     def release(self) -> None:
         super().release()
