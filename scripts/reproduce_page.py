@@ -100,7 +100,7 @@ def _slices(records: Sequence[Record]) -> str:
         share = results.efficiency(point, points)
         rate = wording.with_ci(point["images_per_s"], point["images_per_s_ci"])
         lines.append(
-            f"| {point['nodes']} | {point['batch']} | {_link(point['net'])} | {point['dilation']:g} | {rate} "
+            f"| {point['nodes']} | {point['batch']} | {wording.link(point['net'])} | {point['dilation']:g} | {rate} "
             f"| {_percent(share)} | {_band(known.get(point['key']))} | {_formula(point)} |"
         )
     pictures = ["throughput", "efficiency", "split"]
@@ -113,7 +113,7 @@ def _layouts(records: Sequence[Record]) -> str:
     top = max(point["net"] for point in points)
     lines = [
         "## Ten jobs of one GPU against one job of ten (SLICES deck, GPULab)\n",
-        f"Efficiency of ideal at {_link(top)}, emulated: k nodes of one rank, and one node of k ranks.\n",
+        f"Efficiency of ideal at {wording.link(top)}, emulated: k nodes of one rank, and one node of k ranks.\n",
         "| ranks | batch | dilation | kx1 | 1xk |",
         "|---|---|---|---|---|",
     ]
@@ -184,7 +184,7 @@ def _launchers(records: Sequence[Record]) -> str:
             cells.append(
                 f"{own[0]['images_per_s']:.0f} ({_percent(results.efficiency(own[0], points))})" if own else ""
             )
-        lines.append(f"| {nodes} | {_link(net)} | {same[0]['dilation']:g} | {' | '.join(cells)} |")
+        lines.append(f"| {nodes} | {wording.link(net)} | {same[0]['dilation']:g} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
@@ -244,7 +244,3 @@ def _dilations(points: Sequence[Record]) -> str:
 
 def _percent(share: float | None) -> str:
     return "no baseline" if share is None else f"{share:.0%}"
-
-
-def _link(bits: int | None) -> str:
-    return wording.link(bits)

@@ -74,10 +74,11 @@ def _repeat(link: comm.Link, job: _Job, request: dict[str, Any], progress: Calla
         gaps.append(time.perf_counter() - paused)
         if end.item():
             break
+    elapsed = time.perf_counter() - began
     # What is counted, told and agreed upon between blocks, as the last rank to come sees it: the others wait for
     # its step to end, as they would in the next exchange.
     lost = sum(min(rank) for rank in zip(*link.gather(gaps), strict=True))
-    overhead = lost / (time.perf_counter() - began)
+    overhead = lost / elapsed
     found = _summary(link.gather([(step.total, step.compute, step.exposed) for step in steps]))
     half = interval(found["step_times_s"]) / statistics.fmean(found["step_times_s"])
     return {**found, "overhead": overhead, "half_width": half, "converged": half <= request["ci"]}
