@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 SRC    := toolkit tests scripts examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system engine images demo test lint unit browser e2e format bench-up bench-scaling reproduce clean
+.PHONY: help setup system engine images demo test lint unit browser e2e vm format bench-up bench-scaling reproduce clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -17,7 +17,7 @@ setup: system engine $(VENV)/.ready ## install all that is missing and build the
 demo: setup ## the main job, for real: up, a Horovod training on every node, status, down
 	@HVDCTL=$(BIN)/hvdctl scripts/demo.sh
 
-test: setup images lint unit browser e2e ## all set-up, then lint and every test that this machine can run
+test: setup images lint unit browser e2e vm ## all set-up, then lint and every test that this machine can run
 
 lint: $(VENV)/.ready ## ruff, mypy, ansible-lint, terraform fmt, shellcheck
 	@scripts/lint.sh
@@ -30,7 +30,12 @@ browser: $(VENV)/.ready ## the report in a real browser; installs Chromium where
 	@$(BIN)/pytest tests/browser
 
 e2e: $(VENV)/.ready images ## the tests on a real engine
-	@$(BIN)/pytest tests/e2e --durations=8
+	@$(BIN)/pytest tests/e2e -m "not vm" --durations=8
+
+vm: $(VENV)/.ready images ## the tests on virtual machines; installs QEMU where it is missing
+	@scripts/system.sh --tests
+	@$(BIN)/hvdctl image build vm
+	@$(BIN)/pytest tests/e2e -m vm --durations=8
 
 bench-up: setup ## measure up, down and run; a table, and bench-up.json
 	@$(BIN)/python scripts/bench_up.py

@@ -16,9 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hvdctl import local
 from hvdctl.bench import predict, results
 from hvdctl.progress import Silent
+from hvdctl.sites import local
 
 NAME = "bench-scaling"
 NODES = 4

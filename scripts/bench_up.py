@@ -15,9 +15,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hvdctl import engine, images, keys, local, ssh
+from hvdctl import engine, images, keys, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.progress import Silent
+from hvdctl.sites import local
 
 NAME = "bench-up"
 LIMITS = {

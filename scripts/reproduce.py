@@ -18,9 +18,9 @@ import tempfile
 from pathlib import Path
 
 import reproduce_page
-from hvdctl import local
 from hvdctl.bench import results
 from hvdctl.progress import Silent
+from hvdctl.sites import local
 
 NAME = "reproduce"
 GPU = "--device emulated:p100 --model resnet50"

@@ -5,7 +5,7 @@ set -euo pipefail
 
 # program:package
 readonly needed=(ssh:openssh-client rsync:rsync setpriv:util-linux debootstrap:debootstrap)
-readonly tests_need=(chromium:chromium)
+readonly tests_need=(chromium:chromium qemu-system-x86_64:qemu-system-x86 qemu-img:qemu-utils vde_switch:vde2)
 
 main() {
     local missing=() wanted=("${needed[@]}") entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from hvdctl.cluster import Node
 from hvdctl.pipeline import variables
 from hvdctl.providers import REGISTRY, Site
 from hvdctl.spec import Spec
+from hvdctl.tfprovider import SOURCE
 
 INFRA = Path(__file__).parents[2] / "infra"
 CONTRACT = INFRA / "contract"
@@ -65,7 +67,31 @@ def test_every_variable_is_typed_and_described() -> None:
 
 def test_what_hvdctl_gives_is_what_the_contract_takes() -> None:
     given = variables(Spec(), image="x", key=("k", "f"), host_keys={})
-    assert set(given) == declared("variable", (CONTRACT / "variables.tf").read_text())
+    assert set(given) == declared("variable", (CONTRACT / "variables.tf").read_text()) | {"options"}
+
+
+@needs_terraform
+@each
+def test_the_options_of_terraform_and_of_the_spec_are_the_same(name: str, tmp_path: Path) -> None:
+    """Names and defaults, as Terraform itself reads them."""
+    shutil.copyfile(INFRA / name / "options.tf", tmp_path / "options.tf")
+    done = subprocess.run(
+        ["terraform", "console"],
+        input="jsonencode(var.options)\n",
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    ours = json.dumps(dict(REGISTRY[name].site.Options()))
+    assert json.loads(json.loads(done.stdout)) == json.loads(ours)
+
+
+@each
+def test_every_option_is_described(name: str) -> None:
+    for key, field in REGISTRY[name].site.Options.model_fields.items():
+        assert field.description, key
 
 
 def test_what_the_contract_gives_is_what_a_node_has() -> None:
@@ -77,7 +103,7 @@ def test_what_the_contract_gives_is_what_a_node_has() -> None:
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_every_site_answers_every_question(name: str) -> None:
     site = importlib.import_module(REGISTRY[name].module)
-    asked = [question for question in vars(Site) if not question.startswith("_")]
+    asked = [question for question in (*vars(Site), *Site.__annotations__) if not question.startswith("_")]
     assert asked
     for question in asked:
         assert callable(getattr(site, question, None)), question
@@ -92,12 +118,20 @@ def test_the_files_are_formatted() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def sources(name: str) -> list[str]:
+    """The providers that a module needs, each with its registry."""
+    named = re.findall(r'^ +source += "(.+)"', (INFRA / name / "versions.tf").read_text(), re.MULTILINE)
+    return [source if source.count("/") == 2 else f"registry.terraform.io/{source}" for source in named]
+
+
 @needs_terraform
 @each
 def test_terraform_validates_it(name: str, tmp_path: Path) -> None:
-    """From our own mirror, as a user's Terraform would start the provider; no registry is asked."""
-    if "hvdctl.local/hvdctl/hvd" not in (INFRA / name / "versions.tf").read_text():
-        pytest.skip("its providers come from a registry")
+    """From mirrors of this machine, as a user's Terraform would start the provider; no registry is asked."""
+    held = {SOURCE, *(source for _, held in plugin.found_mirrors() for source in held)}
+    missing = [source for source in sources(name) if source not in held]
+    if missing:
+        pytest.skip(f"no mirror of this machine holds {', '.join(missing)}")
     module = tmp_path / "module"
     shutil.copytree(INFRA / name, module)
     (tmp_path / "terraform.rc").write_text(plugin.cli_config())
@@ -106,6 +140,19 @@ def test_terraform_validates_it(name: str, tmp_path: Path) -> None:
     for command in (["init", "-backend=false", "-no-color"], ["validate", "-no-color"]):
         done = subprocess.run(["terraform", *command], cwd=module, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_terraform
+def test_the_contract_does_what_it_says(tmp_path: Path) -> None:
+    """`terraform test` on a module that fills the contract with made-up nodes."""
+    module = tmp_path / "module"
+    shutil.copytree(Path(__file__).parent / "module", module)
+    env = {**os.environ, "CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1"}
+    for command in (["init", "-backend=false", "-no-color"], ["test", "-no-color"]):
+        done = subprocess.run(["terraform", *command], cwd=module, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 failed" in done.stdout
+    assert not done.stdout.startswith("Success! 0 passed"), done.stdout
 
 
 @needs_terraform

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +17,15 @@ import yaml
 PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
 ROLES = sorted(folder.name for folder in (PLAYBOOKS / "roles").iterdir() if folder.is_dir())
 BOOKS = sorted(file.name for file in PLAYBOOKS.glob("*.yml"))
+SCRIPTS = sorted(PLAYBOOKS.glob("roles/*/files/*.sh"))
 # What a task may hold beside its module.
 KEYWORDS = {
     "name", "register", "changed_when", "failed_when", "no_log", "when", "loop", "loop_control", "become", "notify",
     "vars", "tags", "environment", "delegate_to", "run_once", "until", "retries", "delay", "args", "check_mode",
     "block", "rescue", "always", "async", "poll", "throttle",
 }  # fmt: skip
+PLAY = {"name", "hosts", "gather_facts", "become", "any_errors_fatal", "serial", "strategy"}
+COMMANDS = {f"ansible.builtin.{name}" for name in ("raw", "command", "shell", "script")}
 
 each = pytest.mark.parametrize("role", ROLES)
 
@@ -26,33 +34,55 @@ def read(path: Path) -> Any:
     return yaml.safe_load(path.read_text()) if path.exists() else None
 
 
-def options(role: str) -> dict[str, Any]:
-    found: dict[str, Any] = read(PLAYBOOKS / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"]["main"]
+def specs(role: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, Any] = read(PLAYBOOKS / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"]
     return found
 
 
-def tasks(role: str) -> list[dict[str, Any]]:
-    files = [file for part in ("tasks", "handlers") for file in (PLAYBOOKS / "roles" / role / part).glob("*.yml")]
-    return [task for file in files for task in read(file) or []]
+def options(role: str) -> dict[str, Any]:
+    return specs(role)["main"]
+
+
+def tasks(role: str, pattern: str = "*.yml") -> list[dict[str, Any]]:
+    files = [file for part in ("tasks", "handlers") for file in (PLAYBOOKS / "roles" / role / part).glob(pattern)]
+    return [task for file in files for task in flat(read(file) or [])]
+
+
+def flat(listed: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for task in listed:
+        yield task
+        for part in ("block", "rescue", "always"):
+            yield from flat(task.get(part, []))
+
+
+def machine_roles() -> list[str]:
+    """The roles that turn a machine into a Horovod host, in their order."""
+    (play,) = [play for play in read(PLAYBOOKS / "site.yml") if play["hosts"] == "machines"]
+    return [role["role"] for role in play["roles"]]
 
 
 @each
 def test_a_role_describes_itself_and_every_variable(role: str) -> None:
     readme = (PLAYBOOKS / "roles" / role / "README.md").read_text()
-    told = options(role)
-    assert told["short_description"]
-    for name, option in told["options"].items():
-        assert option["description"], name
-        assert option["type"], name
-        assert f"`{name}`" in readme, f"{name} is not in the README"
+    for entry, told in specs(role).items():
+        assert (PLAYBOOKS / "roles" / role / "tasks" / f"{entry}.yml").exists()
+        assert told["short_description"]
+        for name, option in told["options"].items():
+            assert option["description"], name
+            assert option["type"], name
+            assert f"`{name}`" in readme, f"{name} is not in the README"
 
 
 @each
 def test_variables_carry_the_name_of_their_role(role: str) -> None:
     known = set(options(role)["options"])
     defaults = set(read(PLAYBOOKS / "roles" / role / "defaults" / "main.yml") or {})
-    registered = {task["register"] for task in tasks(role) if "register" in task}
-    assert {name for name in known | defaults | registered if not name.startswith(f"{role}_")} == set()
+    inner = set(read(PLAYBOOKS / "roles" / role / "vars" / "main.yml") or {})
+    for task in tasks(role):
+        inner |= {task["register"]} if "register" in task else set()
+        inner |= set(task.get("ansible.builtin.set_fact", {}))
+        inner |= {name for name in task.get("vars", {}) if not name.startswith("ansible_")}
+    assert {name for name in known | defaults | inner if not name.startswith(f"{role}_")} == set()
     assert defaults <= known
 
 
@@ -62,6 +92,10 @@ def test_defaults_and_argument_specs_say_the_same(role: str) -> None:
     for name, option in options(role)["options"].items():
         assert option.get("default") == defaults.get(name), name
         assert bool(option.get("required")) == (name not in defaults), name
+    for told in specs(role).values():
+        for name, option in told["options"].items():
+            main = options(role)["options"][name]
+            assert (option["type"], option.get("default")) == (main["type"], main.get("default")), name
 
 
 @each
@@ -70,7 +104,15 @@ def test_tasks_are_named_and_modules_have_their_full_names(role: str) -> None:
     for task in tasks(role):
         assert task.get("name", "")[:1].isupper(), task
         for key in set(task) - KEYWORDS:
-            assert re.fullmatch(r"[a-z_]+\.[a-z_]+\.[a-z_0-9]+", key), f"{key} in {task['name']}"
+            # No other collection is installed with hvdctl.
+            assert re.fullmatch(r"ansible\.builtin\.[a-z_0-9]+", key), f"{key} in {task['name']}"
+
+
+@each
+def test_a_command_says_whether_it_changed_something(role: str) -> None:
+    for task in tasks(role):
+        if COMMANDS & set(task):
+            assert "changed_when" in task, task["name"]
 
 
 @pytest.mark.parametrize("book", BOOKS)
@@ -80,18 +122,14 @@ def test_a_playbook_lists_roles_only(book: str) -> None:
         if "ansible.builtin.import_playbook" in play:
             assert (PLAYBOOKS / play["ansible.builtin.import_playbook"]).exists()
             continue
-        assert set(play) <= {
-            "name",
-            "hosts",
-            "gather_facts",
-            "roles",
-            "become",
-            "any_errors_fatal",
-            "serial",
-            "strategy",
-        }
-        for role in play["roles"]:
-            assert role["role"] in ROLES
+        # An entry of `roles` can't name another entry point, so that the inverse is a list of imports.
+        part = "tasks" if book == "teardown.yml" else "roles"
+        assert set(play) <= PLAY | {part}
+        if part == "roles":
+            assert {role["role"] for role in play["roles"]} <= set(ROLES)
+        for task in play.get("tasks", []):
+            assert set(task) == {"name", "ansible.builtin.import_role"}
+            assert task["ansible.builtin.import_role"]["tasks_from"] == "undo"
 
 
 def test_every_role_is_used() -> None:
@@ -99,7 +137,213 @@ def test_every_role_is_used() -> None:
     assert used == set(ROLES)
 
 
+def test_ansible_takes_every_playbook() -> None:
+    done = ansible("--syntax-check", *BOOKS, inventory=PLAYBOOKS.parent / "inventory" / "example.yml")
+    assert done.returncode == 0, done.stderr
+
+
 def test_strict_host_key_checking_is_on() -> None:
     settings = (PLAYBOOKS / "ansible.cfg").read_text()
     assert re.search(r"^host_key_checking = True$", settings, re.MULTILINE)
     assert "StrictHostKeyChecking=no" not in settings
+
+
+# What is done to machines is undone.
+
+
+def test_the_inventory_is_checked_before_anything_else_and_for_all_machines() -> None:
+    (play,) = [play for play in read(PLAYBOOKS / "site.yml") if play["hosts"] == "machines"]
+    assert machine_roles()[0] == "preflight"
+    assert play["any_errors_fatal"] is True
+
+
+def test_teardown_undoes_the_roles_in_reverse() -> None:
+    (play,) = read(PLAYBOOKS / "teardown.yml")
+    undone = [task["ansible.builtin.import_role"]["name"] for task in play["tasks"]]
+    have = [role for role in machine_roles() if (PLAYBOOKS / "roles" / role / "tasks" / "undo.yml").exists()]
+    assert undone == have[::-1]
+    # One machine that can't be reached must not keep the others.
+    assert "any_errors_fatal" not in play
+
+
+@pytest.mark.parametrize("role", machine_roles())
+def test_a_role_of_machines_says_what_stays(role: str) -> None:
+    readme = (PLAYBOOKS / "roles" / role / "README.md").read_text()
+    told = readme.split("\n## After teardown\n")[1]
+    assert "stay" in told
+    # What writes units or folders of its own has an inverse; packages stay.
+    own = "".join(file.read_text() for file in SCRIPTS if file.parts[-3] == role)
+    makes = re.search(r"^\s*(if )?(unit|folder) ", own, re.MULTILINE)
+    assert not makes or "undo" in specs(role)
+
+
+def test_an_undo_leaves_machines_of_other_clusters_alone() -> None:
+    undone = {file for role in machine_roles() for file in scripts_of(tasks(role, "undo.yml"), role)}
+    assert len(undone) >= 6
+    for file in undone:
+        code = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+        assert code[0] == '[ -d "$HVD_ETC" ] || exit 0', file
+
+
+def test_keys_are_neither_logged_nor_on_a_command_line() -> None:
+    (task,) = [task for task in tasks("horovod") if "no_log" in task]
+    assert task["no_log"] is True
+    assert "horovod_texts" in task["ansible.builtin.command"]["stdin"]
+    variables = read(PLAYBOOKS / "roles" / "horovod" / "vars" / "main.yml")
+    users = {name for name, value in variables.items() if "horovod_texts" in str(value)}
+    assert users == {"horovod_sums"}
+    assert "hash" in variables["horovod_sums"]
+    for other in tasks("horovod"):
+        assert other == task or "horovod_texts" not in str(other)
+
+
+# The scripts themselves, as far as they run without a machine of their own.
+
+
+def test_a_script_on_a_machine_has_a_shell_and_says_what_it_does() -> None:
+    assert SCRIPTS
+    for file in [*SCRIPTS, PLAYBOOKS / "files" / "prelude.sh"]:
+        first, second = file.read_text().splitlines()[:2]
+        assert first == "#!/bin/sh", file  # shellcheck looks at files that say so
+        assert second.startswith("# "), file
+
+
+def test_a_file_is_written_in_place_and_only_when_it_is_another(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "hosts"
+    assert shell(f"put {file} 644 'one\ntwo'").stdout == f"changed: {file}\n"
+    node = file.stat().st_ino
+    assert file.read_text() == "one\ntwo\n"
+    assert shell(f"put {file} 644 'one\ntwo' || echo same").stdout == "same\n"
+    assert shell(f"if put {file} 600 'three'; then echo stale; fi").stdout == f"changed: {file}\nstale\n"
+    assert (file.read_text(), file.stat().st_mode & 0o777, file.stat().st_ino) == ("three\n", 0o600, node)
+    assert shell(f"drop {file} {file}").stdout == f"changed: {file} removed\n"
+    assert not file.exists()
+
+
+def test_a_file_that_cannot_be_written_ends_the_script(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    done = shell(f"put {tmp_path}/taken/file 644 text || true; echo went on")
+    assert done.returncode == 1
+    assert "went on" not in done.stdout
+    assert done.stderr.endswith(f"can't write {tmp_path}/taken/file\n")
+
+
+def test_the_probe_tells_about_a_machine_in_one_line() -> None:
+    script = (PLAYBOOKS / "roles" / "preflight" / "files" / "probe.sh").read_text()
+    env = {"PATH": "/usr/bin:/bin", "SSH_CONNECTION": "192.0.2.1 5 192.0.2.2 2022"}
+    argv = ["sh", "-c", f"HVD_ADDRESS=203.0.113.7\n{script}"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout)
+    assert (told["port"], told["interface"], told["network"]) == ("2022", "", "203.0.113.7/32")
+    assert told["free"] > 2**20
+    assert told["python"] in {"yes", "no"}
+
+
+MACHINE = {"hvd_node": "node0", "hvd_role": "head", "hvd_private_address": "203.0.113.7", "hvd_slots": 1, "hvd_gpus": 0}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"hvd_private_address": "here"}, "hvd_private_address of node0.machine is 'here', which is no IPv4 address"),
+        ({"hvd_role": "worker"}, "the first machine is the head, all others are workers"),
+        ({"hvd_slots": 0}, "hvd_slots of node0.machine is 0, not 1 or more"),
+        ({"hvd_gpus": 99}, "none of its interfaces has the address 203.0.113.7"),
+        ({"hvd_gpus": 99}, "NVIDIA GPUs, 99 are asked for"),
+    ],
+)
+def test_preflight_names_the_machine_and_the_way_out(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:
+    host = {"ansible_connection": "local", "hvd_cluster": "demo"} | MACHINE | wrong
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(yaml.safe_dump({"machines": {"hosts": {"node0.machine": host}}, "containers": {"hosts": {}}}))
+    done = ansible("site.yml", inventory=inventory)
+    assert done.returncode == 2
+    assert "node0.machine" in done.stdout
+    assert said in done.stdout
+    assert "base :" not in done.stdout, "something ran after preflight"
+
+
+def test_small_files_travel_as_one_tar_and_only_once(tmp_path: Path) -> None:
+    pack, copy = stage("pack"), stage("copy")
+    share, local = tmp_path / "shared", (str(tmp_path / "scratch"), str(tmp_path / "home"))
+    source = share / "photos"
+    (source / "cats").mkdir(parents=True)
+    for number in range(20):
+        (source / "cats" / f"{number}.jpg").write_bytes(bytes([number]) * 1000)
+
+    packed = pack(str(source), "1048576", share=str(share))
+    assert (packed["files"], packed["bytes"], packed["changed"]) == (20, 20000, True)
+    assert Path(packed["tar"]).is_file()
+    assert pack(str(source), "1048576", share=str(share)) == packed | {"changed": False}
+
+    first = copy(str(source), json.dumps(packed), "", local=local)
+    assert first["changed"]
+    assert "20 files, 0.0 MB" in first["said"]
+    assert first["target"] == str(tmp_path / "home" / "photos")  # there is no /scratch here
+    assert sorted(file.name for file in Path(first["target"], "cats").iterdir()) == sorted(
+        f"{number}.jpg" for number in range(20)
+    )
+    assert not copy(str(source), json.dumps(packed), "", local=local)["changed"]
+
+    # Another state of the source is another tar, and the old one is gone.
+    (source / "cats" / "0.jpg").write_bytes(b"new")
+    again = pack(str(source), "1048576", share=str(share))
+    assert again["tar"] != packed["tar"]
+    assert not Path(packed["tar"]).exists()
+    assert copy(str(source), json.dumps(again), "", local=local)["changed"]
+    assert Path(first["target"], "cats", "0.jpg").read_bytes() == b"new"
+
+
+def test_large_files_are_copied_as_they_are(tmp_path: Path) -> None:
+    share = tmp_path / "shared"
+    (share / "set").mkdir(parents=True)
+    (share / "set" / "a").write_bytes(b"a" * 3000)
+    (share / "set" / "b").write_bytes(b"b" * 3000)
+    packed = stage("pack")(str(share / "set"), "1000", share=str(share))
+    assert packed["tar"] is None
+    target = tmp_path / "disk" / "set"
+    assert stage("copy")(str(share / "set"), json.dumps(packed), str(target))["changed"]
+    assert (target / "b").read_bytes() == b"b" * 3000
+
+
+def test_staging_takes_nothing_from_elsewhere_and_overwrites_nothing(tmp_path: Path) -> None:
+    script = PLAYBOOKS / "roles" / "staging" / "files" / "stage.py"
+    outside = subprocess.run([sys.executable, script, "pack", "/etc", "1"], capture_output=True, text=True, check=False)
+    assert outside.returncode == 1
+    assert "/etc is not below /shared" in json.loads(outside.stdout)["error"]
+
+    packed = json.dumps({"stamp": "s", "files": 1, "bytes": 1, "tar": None})
+    (tmp_path / "mine").mkdir()
+    argv = [sys.executable, script, "copy", str(tmp_path), packed, str(tmp_path / "mine")]
+    taken = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert taken.returncode == 1
+    assert "choose another staging_target" in json.loads(taken.stdout)["error"]
+    assert (tmp_path / "mine").is_dir()
+
+
+def stage(name: str) -> Callable[..., dict[str, Any]]:
+    found: Callable[..., dict[str, Any]] = runpy.run_path(str(PLAYBOOKS / "roles" / "staging" / "files" / "stage.py"))[
+        name
+    ]
+    return found
+
+
+def scripts_of(listed: list[dict[str, Any]], role: str) -> list[Path]:
+    """The scripts that these tasks look up, but for the prelude."""
+    names = re.findall(r"lookup\('ansible\.builtin\.file', '([a-z]+\.sh)'\)", str(listed).replace("\\'", "'"))
+    return [PLAYBOOKS / "roles" / role / "files" / name for name in names if name != "prelude.sh"]
+
+
+def shell(code: str) -> subprocess.CompletedProcess[str]:
+    """Code after the prelude, as a role's script runs."""
+    prelude = (PLAYBOOKS / "files" / "prelude.sh").read_text()
+    argv = ["sh", "-c", f"HVD_CLUSTER=demo\n{prelude}\n{code}"]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def ansible(*words: str, inventory: Path) -> subprocess.CompletedProcess[str]:
+    tool = Path(sys.executable).parent / "ansible-playbook"
+    env = {"ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "LC_ALL": "C.UTF-8"}
+    env |= {"PATH": "/usr/bin:/bin", "HOME": str(inventory.parent), "ANSIBLE_LOCALHOST_WARNING": "false"}
+    argv = [tool, "-i", inventory, *words]
+    return subprocess.run(argv, cwd=PLAYBOOKS, env=env, capture_output=True, text=True, check=False)

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hvdctl import images, local
+from hvdctl import images
 from hvdctl.progress import Silent
+from hvdctl.sites import local
 
 PATIENCE = 240.0
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hvdctl import engine, local
+from hvdctl import engine
+from hvdctl.sites import local
 
 from tests.e2e.conftest import Hvdctl, remove, wait_for
 

@@ -166,7 +166,8 @@ def test_nothing_is_open_to_others(pair: Hvdctl) -> None:
     for file in (pair.folder / "ssh").rglob("*"):
         if file.is_file() and file.suffix != ".pub":
             assert file.stat().st_mode & 0o077 == 0, file
-    from hvdctl import engine, local
+    from hvdctl import engine
+    from hvdctl.sites import local
 
     for node in engine.client().containers.list(filters={"label": f"{local.LABEL}={pair.name}"}):
         assert not any(node.attrs["NetworkSettings"]["Ports"].values())

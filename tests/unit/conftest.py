@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_engine import FakeEngine
-from hvdctl import cli, inventory
+from hvdctl import cli, inventory, qemu
 from hvdctl.cluster import Cluster, write
 from hvdctl.spec import Spec
 from support import IMAGE, Hvdctl, Result, make_nodes, started_with, wait_for
@@ -19,7 +19,8 @@ FAKES = Path(__file__).parent / "fakes"
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the user's is read or written, and no engine answers."""
+    """Nothing of the user's is read or written, no engine answers and no guest runs."""
+    monkeypatch.setattr(qemu, "processes", lambda program="": [])
     monkeypatch.setenv("HVDCTL_HOME", str(tmp_path / "clusters"))
     monkeypatch.setenv("HVDCTL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")
@@ -99,7 +100,7 @@ def cluster() -> Cluster:
     made.store_spec(Spec(name="demo", nodes=2, slots=2, image=IMAGE, net=10**9))
     made.store_nodes(nodes)
     made.complete("configure", 1.0, digest="d", ids=[node.id for node in nodes])
-    host_keys = {node.name: made.host_key(node.name).public for node in nodes}
+    host_keys = {node.name: (made.host_key(node.name).public,) for node in nodes}
     write(made.known_hosts, inventory.known_hosts("demo", host_keys))
     write(made.ssh_config, inventory.ssh_config("demo", nodes, made.key().private, made.known_hosts))
     return made

@@ -251,4 +251,4 @@ def test_the_name_comes_from_the_file(hvdctl: Hvdctl, cluster: Cluster) -> None:
 def test_image_build_names_what_it_knows(hvdctl: Hvdctl) -> None:
     result = hvdctl("image", "build", "mxnet")
     assert result.code == 2
-    assert "'mxnet' is not a framework; choose one of: pytorch, tensorflow, all" in result.err
+    assert "'mxnet' is not an image; choose one of: pytorch, tensorflow, all, vm" in result.err

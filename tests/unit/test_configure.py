@@ -30,6 +30,10 @@ def test_a_task_is_told_by_its_name() -> None:
     [
         (event("runner_on_failed", host="node1", task="T", res={"msg": "no\n space"}), "node1 failed in 'T': no space"),
         (event("runner_on_failed", host="node1", task="T", res={"stderr": "err"}), "node1 failed in 'T': err"),
+        (
+            event("runner_on_failed", host="n", task="T", res={"rc": 1, "msg": "non-zero", "stderr": "why"}),
+            "n failed in 'T': why",
+        ),
         (event("runner_on_failed", host="node1", task="T"), "node1 failed in 'T': no reason given"),
         (
             event("runner_on_unreachable", host="node2", task="T", res={"msg": "timed out"}),
@@ -64,7 +68,7 @@ def test_every_node_is_given_its_files_and_verified(cluster: Cluster, fake_nodes
         "share": "/shared",
         "nonce": "n1",
         "rate": 10**9,
-        "interface": "eth0",
+        "interface": None,
         "workers": ["node1"],
     }
     log = cluster.log("ansible").read_text()

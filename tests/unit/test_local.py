@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeEngine
 from hvdctl import engine as engine_module
-from hvdctl import local
 from hvdctl.errors import HvdctlError, ToolMissing, UsageError
 from hvdctl.progress import Silent
+from hvdctl.sites import local
+from hvdctl.spec import Spec
 from support import IMAGE
 
 
@@ -48,19 +49,19 @@ def test_sweep_removes_this_cluster_and_nothing_else(half_made: FakeEngine, keep
 
 
 def test_preflight_takes_what_the_machine_has(engine: FakeEngine, tmp_path: Path) -> None:
-    local.preflight(image=IMAGE, gpus=0, share="auto")
-    local.preflight(image=IMAGE, gpus=0, share=str(tmp_path))
+    local.preflight(Spec(image=IMAGE, gpus=0, share="auto"))
+    local.preflight(Spec(image=IMAGE, gpus=0, share=str(tmp_path)))
     engine.runtimes["nvidia"] = {}
-    local.preflight(image=IMAGE, gpus=2, share="auto")
+    local.preflight(Spec(image=IMAGE, gpus=2, share="auto"))
 
 
 def test_preflight_refuses_what_it_has_not(engine: FakeEngine, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the engine has no image 'no/such:1'"):
-        local.preflight(image="no/such:1", gpus=0, share="auto")
+        local.preflight(Spec(image="no/such:1", gpus=0, share="auto"))
     with pytest.raises(UsageError, match="gpus: 2 asked, but the engine has no NVIDIA runtime"):
-        local.preflight(image=IMAGE, gpus=2, share="auto")
+        local.preflight(Spec(image=IMAGE, gpus=2, share="auto"))
     with pytest.raises(UsageError, match="share: there is no folder"):
-        local.preflight(image=IMAGE, gpus=0, share=str(tmp_path / "gone"))
+        local.preflight(Spec(image=IMAGE, gpus=0, share=str(tmp_path / "gone")))
 
 
 def test_without_an_engine_each_question_says_so() -> None:
@@ -79,4 +80,4 @@ def test_what_the_engine_refuses_is_told_in_its_words(half_made: FakeEngine) -> 
     assert local.leftovers("demo") == ["network hvdctl-demo-net"], "the others went"
     half_made.refuses["GET /images"] = "invalid reference format"
     with pytest.raises(HvdctlError, match="the Docker engine says: invalid reference format"):
-        local.preflight(image="BAD IMAGE", gpus=0, share="auto")
+        local.preflight(Spec(image="BAD IMAGE", gpus=0, share="auto"))

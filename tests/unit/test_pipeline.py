@@ -163,7 +163,7 @@ def test_force_clears_a_cluster_whose_files_are_corrupt(cluster: Cluster, site: 
 def test_what_can_not_be_removed_is_named_and_the_cluster_stays_known(
     hvdctl: Hvdctl, cluster: Cluster, site: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hvdctl import local
+    from hvdctl.sites import local
 
     stand(site, "node0")
     monkeypatch.setattr(local, "sweep", lambda name, *, keep_data, step: None)

@@ -76,3 +76,14 @@ def test_wait_names_the_nodes_that_stay_silent(listener: socket.socket) -> None:
     behind = replace(node, name="node1", ssh_proxy="gate")
     with pytest.raises(HvdctlError, match="no SSH server answers on node0 after 0 s"):
         ssh.wait([node, behind], seconds=0.1)
+
+
+def test_a_machine_under_a_node_is_reached_by_name(cluster: Cluster) -> None:
+    assert ssh.host(cluster) == "node0"
+    assert ssh.host(cluster, "node1") == "node1"
+    with pytest.raises(UsageError, match="node1 is a container with no machine of its own"):
+        ssh.host(cluster, "node1.machine")
+    cluster.store_nodes([replace(node, kind="machine") for node in cluster.nodes()])
+    assert ssh.host(cluster, "node1.machine") == "node1.machine"
+    with pytest.raises(UsageError, match="node1 is a container on"):
+        ssh.host(cluster, "node1.lan")

@@ -91,7 +91,13 @@ def node(provider: HvdProvider) -> Caller:
 
 
 def test_every_attribute_and_resource_is_described(provider: HvdProvider) -> None:
-    assert sorted(kind.get_name() for kind in provider.get_resources()) == ["container_node", "network", "volume"]
+    assert sorted(kind.get_name() for kind in provider.get_resources()) == [
+        "container_node",
+        "network",
+        "switch",
+        "virtual_machine",
+        "volume",
+    ]
     for kind in provider.get_resources():
         for attribute in kind.get_schema().attributes:
             assert attribute.description, f"{kind.get_name()}.{attribute.name}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from hvdctl import engine, images, jobs, links, paths, pipeline, process, ssh, terraform
+from hvdctl import engine, images, jobs, links, paths, pipeline, process, providers, ssh, terraform
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError
 from hvdctl.spec import Spec
@@ -36,11 +36,22 @@ def run(spec: Spec) -> Iterator[Check]:
     if engine_check.state == "ok":
         yield _image(spec)
     yield _disk()
-    yield _memory(spec)
-    yield _cores(spec)
+    provider = providers.REGISTRY[spec.provider]
+    if provider.kind == "machine":
+        yield _tried("provider", lambda: _site(provider, spec))
+    if provider.name in ("local", "vm"):
+        yield _memory(spec)
+        yield _cores(spec)
     cluster = Cluster(spec.name)
     if cluster.exists and engine_check.state == "ok":
         yield from _nodes(cluster)
+
+
+def _site(provider: providers.Provider, spec: Spec) -> str:
+    """What `up` would ask of the site before it makes anything."""
+    provider.site.preflight(spec)
+    about = provider.site.about(spec.name)
+    return f"{provider.name}: {about or provider.summary}"
 
 
 def _nodes(cluster: Cluster) -> Iterator[Check]:

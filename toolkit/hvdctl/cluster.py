@@ -39,6 +39,11 @@ class Node:
     slots: int
     gpus: int
 
+    @property
+    def place(self) -> str:
+        """Where it is reached, as a person would write it."""
+        return self.address if self.kind == "container" else f"{self.ssh_user}@{self.address}:{self.ssh_port}"
+
     @classmethod
     def read(cls, data: dict[str, Any]) -> Node:
         """From stored data, which may have more keys than this version knows."""

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,19 @@ from hvdctl.errors import PhaseError
 _FAILED = {"runner_on_failed": "failed", "runner_on_unreachable": "can't be reached"}
 
 
-def play(cluster: Cluster, playbook: str, variables: dict[str, Any], on_event: Callable[[str], None]) -> int:
-    """Run a playbook on the cluster's inventory; the number of changes, or an error that names the hosts."""
+def play(
+    cluster: Cluster,
+    playbook: str,
+    variables: dict[str, Any],
+    on_event: Callable[[str], None],
+    *,
+    limit: Sequence[str] = (),
+    answers: dict[str, dict[str, Any]] | None = None,
+) -> int:
+    """Run a playbook on the cluster's inventory; the number of changes, or an error that names the hosts.
+
+    `answers` takes the last JSON that a task printed on each host.
+    """
     import ansible_runner
 
     problems: list[str] = []
@@ -42,6 +53,8 @@ def play(cluster: Cluster, playbook: str, variables: dict[str, Any], on_event: C
                 on_event(text)
             if problem := failure(event):
                 problems.append(problem)
+            if answers is not None:
+                answers.update(_answer(event))
             return False
 
         with interrupts.counted() as pressed:
@@ -51,6 +64,7 @@ def play(cluster: Cluster, playbook: str, variables: dict[str, Any], on_event: C
                 playbook=playbook,
                 inventory=str(cluster.inventory),
                 extravars=variables,
+                limit=",".join(limit) or None,
                 envvars=_environment(work, sockets),
                 event_handler=take,
                 quiet=True,
@@ -87,20 +101,33 @@ def failure(event: dict[str, Any]) -> str:
         return ""
     result = data.get("res", {})
     said = _agent_said(result.get("stdout"))
-    reason = said or result.get("msg") or result.get("stderr") or result.get("stdout") or "no reason given"
+    words = [result.get(key) for key in ("msg", "stderr", "stdout")]
+    if result.get("rc"):
+        words = [*words[1:], words[0]]  # Ansible's own word is that the command failed
+    reason = said or next((word for word in words if word), "no reason given")
     reason = " ".join(str(reason).split())[-400:]
     return f"{data.get('host')} {_FAILED[event['event']]} in {data.get('task')!r}: {reason}"
 
 
 def _agent_said(stdout: object) -> str:
     """What the node's agent found wrong, where it was the one that answered."""
+    answer = _json(stdout)
+    return "; ".join(answer.get("problems") or [answer.get("error", "")])
+
+
+def _answer(event: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The JSON that a task printed, by host; nothing for most events."""
+    data = event.get("event_data", {})
+    said = _json(data.get("res", {}).get("stdout")) if event.get("event") == "runner_on_ok" else {}
+    return {data["host"]: said} if said else {}
+
+
+def _json(stdout: object) -> dict[str, Any]:
     try:
         answer = json.loads(str(stdout))
     except ValueError:
-        return ""
-    if not isinstance(answer, dict):
-        return ""
-    return "; ".join(answer.get("problems") or [answer.get("error", "")])
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _environment(work: Path, sockets: str) -> dict[str, str]:

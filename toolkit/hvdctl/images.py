@@ -56,7 +56,7 @@ class Installed:
 
 def reference(framework: str, cuda: str | None = None) -> str:
     """The name of the nodes' image. It changes exactly when something that goes into the image does."""
-    return _plan(framework, cuda).names["horovod"]
+    return plan_of(framework, cuda).names["horovod"]
 
 
 def cuda_for(spec: Spec) -> str | None:
@@ -66,20 +66,20 @@ def cuda_for(spec: Spec) -> str | None:
 
 def compiled_reference(framework: str, cuda: str | None = None) -> str:
     """The name of the image with the part that takes minutes to compile."""
-    return _plan(framework, cuda).names["compiled"]
+    return plan_of(framework, cuda).names["compiled"]
 
 
 def build(framework: str, progress: Progress, *, cuda: str | None = None, rebuild: bool = False) -> Built:
     """Make what is missing of the image, or all of it anew with `rebuild`; at once when nothing is."""
     started = time.monotonic()
-    plan = _plan(framework, cuda)
+    plan = plan_of(framework, cuda)
     wanted = plan.names["horovod"]
     # A compiler may be silent for minutes; an engine that is lost ends the connection anyway.
     client = engine.client(timeout=3600)
     try:
         made = False
         if rebuild or not client.images.list(wanted):
-            with _turn(progress):
+            with turn(progress):
                 if rebuild or not client.images.list(wanted):
                     _build_missing(client, plan, progress, rebuild)
                     made = True
@@ -133,11 +133,11 @@ def current() -> frozenset[str]:
     variants: list[tuple[str, str | None]] = []
     for framework in FRAMEWORKS:
         variants += [(framework, None), (framework, wheels.versions()["cuda"][framework]["version"])]
-    return frozenset(name for variant in variants for name in _plan(*variant).names.values())
+    return frozenset(name for variant in variants for name in plan_of(*variant).names.values())
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """All inputs of a chain of images, read once: what is built is what the names were made of."""
 
     framework: str
@@ -148,13 +148,13 @@ class _Plan:
     names: dict[str, str]
 
 
-def _plan(framework: str, cuda: str | None) -> _Plan:
+def plan_of(framework: str, cuda: str | None) -> Plan:
     pins = wheels.pins(framework, cuda)
     known = wheels.versions()
     variant = None if cuda is None else wheels.cuda_variant(framework, cuda)
     title = framework if cuda is None else f"{framework}-cuda{cuda}"
     suite = known["debian"]["suite"]
-    sources = {folder: _files(folder) for folder in ("debian", "base", "cuda")}
+    sources = {folder: _files(folder) for folder in ("debian", "base", "cuda", "vm")}
     sources |= _steps(_files("horovod"))
     sources["horovod"] |= _agent()
 
@@ -162,6 +162,7 @@ def _plan(framework: str, cuda: str | None) -> _Plan:
     names = {}
     names["debian"] = f"hvdctl/debian:{suite}-{_digest(known['debian'], sources['debian'])}"
     names["base"] = f"hvdctl/base:{_digest(names['debian'], sources['base'])}"
+    names["vm"] = f"hvdctl/vm:{_digest(names['debian'], sources['vm'])}"
     if variant is not None:
         names["cuda"] = f"hvdctl/cuda:{cuda}-{_digest(names['debian'], variant['image'], sources['cuda'])}"
     root = names.get("cuda", names["debian"])
@@ -169,10 +170,10 @@ def _plan(framework: str, cuda: str | None) -> _Plan:
     names["compiled"] = f"hvdctl/compiled:{title}-{compiled}"
     names["runtime"] = f"hvdctl/runtime:{title}-{_digest(names['base'], compiled, sources['runtime'])}"
     names["horovod"] = f"hvdctl/horovod:{title}-{_digest(names['runtime'], sources['horovod'])}"
-    return _Plan(framework, variant, known, pins, sources, names)
+    return Plan(framework, variant, known, pins, sources, names)
 
 
-def _build_missing(client: DockerClient, plan: _Plan, progress: Progress, rebuild: bool) -> None:
+def _build_missing(client: DockerClient, plan: Plan, progress: Progress, rebuild: bool) -> None:
     names, sources = plan.names, plan.sources
     log = paths.cache() / "logs" / f"image-{names['horovod'].rsplit(':', 1)[1]}.log"
     builder = Builder(client, log, {"hvdctl.framework": plan.framework}, fresh=rebuild)
@@ -185,11 +186,7 @@ def _build_missing(client: DockerClient, plan: _Plan, progress: Progress, rebuil
     base = runtime and missing("base")
     compiled = runtime and missing("compiled")
     if (base or compiled) and missing("debian"):
-        suite = plan.versions["debian"]["suite"]
-        with progress.phase("Debian") as step:
-            parent = debian.parent(client, plan.versions["debian"]["image"], suite, builder.teller(step))
-            apt = {"sources.list": debian.mirror(suite).sources_list(suite).encode()}
-            builder.build(names, "debian", {**sources["debian"], **apt}, {"PARENT": parent}, step)
+        build_debian(client, plan, builder, progress)
     if base:
         with progress.phase("Base image") as step:
             arguments = {"DEBIAN": names["debian"], **debian.proxy()}
@@ -207,7 +204,16 @@ def _build_missing(client: DockerClient, plan: _Plan, progress: Progress, rebuil
     client.images.prune(filters={"dangling": True, "label": "hvdctl.image"})
 
 
-def _compile(builder: Builder, plan: _Plan, progress: Progress) -> None:
+def build_debian(client: DockerClient, plan: Plan, builder: Builder, progress: Progress) -> None:
+    """The plain Debian under all other images."""
+    suite = plan.versions["debian"]["suite"]
+    with progress.phase("Debian") as step:
+        parent = debian.parent(client, plan.versions["debian"]["image"], suite, builder.teller(step))
+        apt = {"sources.list": debian.mirror(suite).sources_list(suite).encode()}
+        builder.build(plan.names, "debian", {**plan.sources["debian"], **apt}, {"PARENT": parent}, step)
+
+
+def _compile(builder: Builder, plan: Plan, progress: Progress) -> None:
     names, pins = plan.names, plan.pins
     with progress.phase("Packages") as step:
         house = wheels.wheelhouse(pins, builder.teller(step))
@@ -277,7 +283,7 @@ def _digest(*parts: Any) -> str:
 
 
 @contextmanager
-def _turn(progress: Progress) -> Iterator[None]:
+def turn(progress: Progress) -> Iterator[None]:
     """One build at a time on this machine; the lock goes with its process, however that ends."""
     path = paths.cache() / "images.lock"
     path.parent.mkdir(parents=True, exist_ok=True)

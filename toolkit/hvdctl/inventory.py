@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from hvdctl.cluster import Node
+from hvdctl.providers import Access
 
 HOME = "/home/hvd"
 NODE_KEY = "/etc/hvdctl/ssh/id_ed25519"
-_STRICT = (
-    "IdentitiesOnly yes",
+NODE_PORT = 2222
+NODE_USER = "hvd"
+STRICT = (
     "StrictHostKeyChecking yes",
     "GlobalKnownHostsFile /dev/null",
     "UpdateHostKeys no",
@@ -28,21 +30,16 @@ _STRICT = (
 
 def inventory(cluster: str, nodes: Sequence[Node], ssh_config: Path) -> dict[str, Any]:
     """The Ansible inventory; inventory/README.md describes it."""
-    hosts = {
-        node.name: {
-            "ansible_host": node.name,
-            "hvd_role": node.role,
-            "hvd_kind": node.kind,
-            "hvd_private_address": node.private_address,
-            "hvd_slots": node.slots,
-            "hvd_gpus": node.gpus,
-        }
-        for node in nodes
-    }
+    hosts: dict[str, dict[str, Any]] = {}
     groups: dict[str, list[str]] = {"head": [], "workers": [], "containers": [], "machines": []}
     for node in nodes:
+        hosts[node.name] = _facts(node, node.name)
         groups["head" if node.role == "head" else "workers"].append(node.name)
-        groups[f"{node.kind}s"].append(node.name)
+        groups["containers"].append(node.name)
+    for node in (node for node in nodes if node.kind == "machine"):
+        name = ssh_host(node.name, node.kind)
+        hosts[name] = _facts(node, name)
+        groups["machines"].append(name)
     return {
         "all": {
             "hosts": hosts,
@@ -56,35 +53,56 @@ def inventory(cluster: str, nodes: Sequence[Node], ssh_config: Path) -> dict[str
     }
 
 
-def ssh_config(cluster: str, nodes: Sequence[Node], key: Path, known_hosts: Path) -> str:
-    """How this machine reaches the nodes, by name."""
-    blocks = [
-        _host(
-            cluster,
-            node,
-            node.address,
-            (f"IdentityFile {_quoted(key)}", f"UserKnownHostsFile {_quoted(known_hosts)}"),
-            proxy=node.ssh_proxy,
+def ssh_host(node: str, kind: str) -> str:
+    """The name in SSH of what Terraform made: the node itself, or the machine that the node is a container on."""
+    return f"{node}.machine" if kind == "machine" else node
+
+
+def ssh_config(cluster: str, nodes: Sequence[Node], key: Path, known_hosts: Path, access: Access | None = None) -> str:
+    """How this machine reaches the nodes, and the machines under them, by name."""
+    known = f"UserKnownHostsFile {_quoted(known_hosts)}"
+    ours: tuple[str, ...] = ("IdentitiesOnly yes", f"IdentityFile {_quoted(key)}", known, *STRICT)
+    if access is None:
+        theirs = ours
+    elif access.key is None:
+        theirs = (known, *STRICT)
+    else:
+        theirs = ("IdentitiesOnly yes", f"IdentityFile {_quoted(access.key)}", known, *STRICT)
+    blocks = []
+    for node in nodes:
+        made = ssh_host(node.name, node.kind)
+        jump = [f"ProxyJump {node.ssh_proxy}"] if node.ssh_proxy else []
+        at = [f"HostName {node.address}", f"Port {node.ssh_port}", f"User {node.ssh_user}"]
+        blocks.append(
+            _block(made, *at, f"HostKeyAlias {alias(cluster, made)}", *(theirs if made != node.name else ours), *jump)
         )
-        for node in nodes
-    ]
+        if made != node.name:
+            at = ["HostName 127.0.0.1", f"Port {NODE_PORT}", f"User {NODE_USER}"]
+            blocks.append(
+                _block(node.name, *at, f"HostKeyAlias {alias(cluster, node.name)}", *ours, f"ProxyJump {made}")
+            )
+    if any(node.ssh_proxy for node in nodes):
+        files = " ".join(_quoted(file) for file in (known_hosts, *(access.known_hosts if access else ())))
+        blocks.append(_block("*", *(line for line in theirs if line != known), f"UserKnownHostsFile {files}"))
     return "\n".join(blocks)
 
 
 def node_ssh_config(cluster: str, nodes: Sequence[Node]) -> str:
     """How the nodes reach each other, by name; what all have in common stands once, as there may be hundreds."""
-    hosts = [
-        f"Host {node.name}\n  HostName {node.private_address}\n  Port {node.ssh_port}\n  User {node.ssh_user}\n"
-        f"  HostKeyAlias {alias(cluster, node.name)}\n"
-        for node in nodes
-    ]
-    own = (f"IdentityFile {NODE_KEY}", "UserKnownHostsFile ~/.ssh/known_hosts", *_STRICT)
+    hosts = []
+    for node in nodes:
+        at = (NODE_PORT, NODE_USER) if node.kind == "machine" else (node.ssh_port, node.ssh_user)
+        hosts.append(
+            f"Host {node.name}\n  HostName {node.private_address}\n  Port {at[0]}\n  User {at[1]}\n"
+            f"  HostKeyAlias {alias(cluster, node.name)}\n"
+        )
+    own = ("IdentitiesOnly yes", f"IdentityFile {NODE_KEY}", "UserKnownHostsFile ~/.ssh/known_hosts", *STRICT)
     return "".join(hosts) + "\n  ".join(["Host *", *own]) + "\n"
 
 
-def known_hosts(cluster: str, host_keys: Mapping[str, str]) -> str:
-    """A line for each node; the alias stands for the node whatever its address is."""
-    return "".join(f"{alias(cluster, name)} {key}\n" for name, key in host_keys.items())
+def known_hosts(cluster: str, host_keys: Mapping[str, Sequence[str]]) -> str:
+    """A line for each key of a node or machine; the alias stands for it whatever its address is."""
+    return "".join(f"{alias(cluster, name)} {key}\n" for name, keys in host_keys.items() for key in keys)
 
 
 def hostfile(nodes: Sequence[Node]) -> str:
@@ -92,7 +110,7 @@ def hostfile(nodes: Sequence[Node]) -> str:
     return "".join(f"{node.name} slots={node.slots}\n" for node in nodes)
 
 
-def bundle(cluster: str, nodes: Sequence[Node], host_keys: Mapping[str, str]) -> dict[str, Any]:
+def bundle(cluster: str, nodes: Sequence[Node], host_keys: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Every file that a node still needs, as one document: one task for each node in place of many. No secrets."""
     files = [
         (f"{HOME}/.ssh/known_hosts", known_hosts(cluster, host_keys), "0600"),
@@ -122,18 +140,20 @@ def alias(cluster: str, node: str) -> str:
     return f"{node}.{cluster}.hvdctl"
 
 
-def _host(cluster: str, node: Node, address: str, identity: Sequence[str], proxy: str | None = None) -> str:
-    lines = [
-        f"Host {node.name}",
-        f"HostName {address}",
-        f"Port {node.ssh_port}",
-        f"User {node.ssh_user}",
-        f"HostKeyAlias {alias(cluster, node.name)}",
-        *identity,
-        *_STRICT,
-        *([f"ProxyJump {proxy}"] if proxy else []),
-    ]
-    return "\n  ".join(lines) + "\n"
+def _facts(node: Node, host: str) -> dict[str, Any]:
+    return {
+        "ansible_host": host,
+        "hvd_node": node.name,
+        "hvd_role": node.role,
+        "hvd_kind": node.kind,
+        "hvd_private_address": node.private_address,
+        "hvd_slots": node.slots,
+        "hvd_gpus": node.gpus,
+    }
+
+
+def _block(host: str, *lines: str) -> str:
+    return "\n  ".join([f"Host {host}", *lines]) + "\n"
 
 
 def _quoted(path: Path) -> str:

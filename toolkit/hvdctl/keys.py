@@ -14,15 +14,19 @@ class KeyPair:
     private: Path
 
     @property
+    def public_file(self) -> Path:
+        return self.private.with_name(f"{self.private.name}.pub")
+
+    @property
     def public(self) -> str:
         """The public half as one line without a comment."""
-        return self.private.with_suffix(".pub").read_text().strip()
+        return self.public_file.read_text().strip()
 
 
 def ensure(private: Path) -> KeyPair:
     """The Ed25519 key pair in this file and its .pub, made where it is not there yet."""
     pair = KeyPair(private)
-    if not (private.exists() and private.with_suffix(".pub").exists()):
+    if not (private.exists() and pair.public_file.exists()):
         _write(private)
     return pair
 
@@ -42,6 +46,6 @@ def _write(private: Path) -> None:
     with os.fdopen(os.open(private, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         file.write(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     # The public half last: its presence says that the pair is whole.
-    private.with_suffix(".pub").write_bytes(
+    KeyPair(private).public_file.write_bytes(
         key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
     )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import platformdirs
+
+from hvdctl.errors import HvdctlError
 
 _PACKAGE = Path(__file__).parent
 
@@ -32,6 +35,16 @@ def cache() -> Path:
     """What can be made again: wheels, the provider mirror. $HVDCTL_CACHE, else the user's cache directory."""
     chosen = os.environ.get("HVDCTL_CACHE")
     return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("hvdctl")
+
+
+def runtime() -> Path:
+    """Sockets of what runs now, on a short path: the user's runtime directory, else one in /tmp."""
+    chosen = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(chosen) / "hvdctl" if chosen else Path(tempfile.gettempdir()) / f"hvdctl-{os.getuid()}"
+    private(folder)
+    if folder.stat().st_uid != os.getuid():
+        raise HvdctlError(f"{folder} belongs to someone else", hint="set XDG_RUNTIME_DIR to a folder of your own")
+    return folder
 
 
 def private(folder: Path) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from hvdctl import configure, images, inventory, jobs, links, paths, providers, ssh
+from hvdctl import configure, images, inventory, jobs, links, machines, paths, providers, ssh
 from hvdctl.cluster import Cluster, Node, command_line, digest, known, write
 from hvdctl.errors import HvdctlError, PhaseError, UsageError
 from hvdctl.progress import Progress, Step
@@ -60,7 +60,10 @@ def plan(spec: Spec, progress: Progress) -> Outcome:
             terraform = _terraform(cluster, spec)
             _check_states(cluster, terraform)
             with progress.phase("Planning"):
-                return terraform.plan(_variables(cluster, spec, _reference(spec)))
+                outcome = terraform.plan(_variables(cluster, spec, _reference(spec)))
+            if providers.REGISTRY[spec.provider].keeps_machines:
+                outcome.changes |= _machine_changes(cluster, spec)
+            return outcome
         finally:
             if not was_there:
                 cluster.remove()
@@ -74,15 +77,16 @@ def up(spec: Spec, progress: Progress) -> Report:
         _check_states(cluster, _terraform(cluster, spec))
         _check_move(cluster, spec)
         _check_owner(cluster, provider)
-        provider.site.preflight(image=spec.image, gpus=spec.gpus, share=spec.share)
+        provider.site.preflight(spec)
         seconds: dict[str, float] = {}
         image = _image(spec, progress, seconds)
+        provider.site.prepare(spec, progress)
         # Stored before anything is made: a killed `up` goes on with what was asked of it.
         cluster.store_spec(spec)
         with _timed(progress, "Provisioning", seconds) as step:
             outcome = _provision(cluster, spec, image, step)
         nodes = cluster.nodes()
-        configured = _configure(cluster, spec, progress, seconds)
+        configured = _configure(cluster, spec, image, progress, seconds)
         measured = _link(cluster, spec, progress, seconds)
         return Report(spec.name, nodes, _told(outcome), configured, measured, seconds)
 
@@ -94,18 +98,19 @@ def down(
     cluster = Cluster(name)
     if not cluster.exists and not force:
         # An `up` that was refused or killed in its first moment may have left a folder and no spec.
-        if not any(name in provider.site.clusters() for provider in providers.REGISTRY.values()):
+        if not any(name in found for _, found in _on_sites()):
             raise UsageError(f"there is no cluster {name!r}", hint="`hvdctl list` shows what there is")
         raise UsageError(
             f"cluster {name!r} is not known here, but something carries its label",
             hint=f"`hvdctl down --name {name} --force` removes it",
         )
+    _check_keep(cluster, keep_data)
     with cluster.locked(command_line()):
-        sites = [providers.REGISTRY[cluster.spec().provider]] if not force else list(providers.REGISTRY.values())
+        sites = _sites(cluster, force)
         with progress.phase("Collecting results") as step:
             _collect(cluster, step)
         with progress.phase("Removing") as step:
-            failed = None if force else _destroy(cluster, keep_data, step)
+            failed = _undo(cluster, keep_data, step) or (None if force else _destroy(cluster, keep_data, step))
             for provider in sites:
                 provider.site.sweep(name, keep_data=keep_data, step=step)
         if failed and not verify:
@@ -123,8 +128,27 @@ def relink(cluster: Cluster, net: int | None, step: Step) -> None:
 
     Nothing else changes: all other variables are those that the nodes were made with. The caller holds the lock.
     """
-    terraform = _terraform(cluster, cluster.spec())
-    terraform.apply(terraform.variables() | {"rate": net}, step.update)
+    spec = cluster.spec()
+    if providers.REGISTRY[spec.provider].kind == "container":
+        terraform = _terraform(cluster, spec)
+        terraform.apply(terraform.variables() | {"rate": net}, step.update)
+        return
+    cluster.complete("relink", 0, rate=net)
+    configure.play(cluster, "net.yml", machines.net(spec, net), step.update)
+    if net == spec.net:
+        cluster.forget("relink")
+
+
+def stage(cluster: Cluster, source: str, target: str | None, step: Step) -> dict[str, dict[str, Any]]:
+    """Copy a folder of the share to the local disk of every node; what each node says of it, by name."""
+    folder = str(jobs.on_share(source))
+    if lost := jobs.lost(cluster, [node.name for node in cluster.nodes()]):
+        raise HvdctlError(f"lost: {', '.join(lost)}", hint=f"`hvdctl up --name {cluster.name}` makes them anew")
+    told: dict[str, dict[str, Any]] = {}
+    configure.play(
+        cluster, "stage.yml", {"staging_source": folder, "staging_target": target or ""}, step.update, answers=told
+    )
+    return {node.name: told.get(node.name, {}) for node in cluster.nodes()}
 
 
 def image(cluster: Cluster) -> dict[str, str | None]:
@@ -138,7 +162,9 @@ def status(name: str) -> dict[str, Any]:
     cluster = Cluster(name)
     spec = cluster.spec()
     seen = providers.REGISTRY[spec.provider].site.observe(name)
-    nodes = [asdict(node) | {"state": _node_state(seen.get(node.name))} for node in cluster.nodes()]
+    nodes = [
+        asdict(node) | {"state": _node_state(seen.get(node.name)), "place": node.place} for node in cluster.nodes()
+    ]
     configured = cluster.record("configure").get("ids") == [node["id"] for node in nodes]
     lost = [node["name"] for node in nodes if node["state"] != "running"]
     # A node that terraform has not told of, or that has been made since.
@@ -151,6 +177,7 @@ def status(name: str) -> dict[str, Any]:
         "nodes": nodes,
         "lost": lost,
         "link": cluster.record("link").get("measured"),
+        "about": providers.REGISTRY[spec.provider].site.about(name),
         "folder": str(cluster.folder),
     }
 
@@ -176,11 +203,21 @@ def list_clusters() -> list[dict[str, Any]]:
         except HvdctlError as error:
             rows.append({"cluster": cluster.name, "state": f"unreadable: {error.message}"})
     here = {row["cluster"] for row in rows}
-    for provider in providers.REGISTRY.values():
-        for name in provider.site.clusters():
-            if name not in here:
-                rows.append({"cluster": name, "state": "unknown here", "provider": provider.name})
+    for provider, found in _on_sites():
+        rows += [
+            {"cluster": name, "state": "unknown here", "provider": provider.name} for name in found if name not in here
+        ]
     return rows
+
+
+def _on_sites() -> Iterator[tuple[providers.Provider, list[str]]]:
+    """What each site has; one of machines that can't be asked now keeps nobody from the others."""
+    for provider in providers.REGISTRY.values():
+        try:
+            yield provider, provider.site.clusters()
+        except HvdctlError:
+            if provider.kind == "container":
+                raise
 
 
 def _reference(spec: Spec) -> str:
@@ -197,34 +234,75 @@ def _image(spec: Spec, progress: Progress, seconds: dict[str, float]) -> str:
 
 def _provision(cluster: Cluster, spec: Spec, image: str, step: Step) -> Outcome:
     started = time.monotonic()
-    outcome = _terraform(cluster, spec).apply(_variables(cluster, spec, image), step.update)
-    cluster.store_nodes([Node.read(node) for node in outcome.outputs["nodes"]])
+    try:
+        outcome = _terraform(cluster, spec).apply(_variables(cluster, spec, image), step.update)
+    except PhaseError as error:
+        error.hint = error.hint or providers.REGISTRY[spec.provider].site.hint(error.message)
+        raise
+    nodes = [Node.read(node) for node in outcome.outputs["nodes"]]
+    if providers.REGISTRY[spec.provider].keeps_machines:
+        _release(cluster, nodes, step)
+    cluster.store_nodes(nodes)
     cluster.complete("provision", time.monotonic() - started)
     return outcome
 
 
-def _configure(cluster: Cluster, spec: Spec, progress: Progress, seconds: dict[str, float]) -> bool:
+def _machine_changes(cluster: Cluster, spec: Spec) -> dict[str, list[str]]:
+    """What would be done to machines that Terraform does not make."""
+    hosts = providers.REGISTRY[spec.provider].site.settings(spec)["hosts"][: spec.nodes]
+    planned = [f"{host['address']}:{host['port']}" for host in hosts]
+    there = [f"{node.address}:{node.ssh_port}" for node in cluster.nodes()] if cluster.record("configure") else []
+    added = [place for place in planned if place not in there]
+    gone = [place for place in there if place not in planned]
+    return {action: found for action, found in (("configure", added), ("undo", gone)) if found}
+
+
+def _release(cluster: Cluster, nodes: list[Node], step: Step) -> None:
+    """Take back what was configured on machines that are no part of the cluster any more."""
+    left = {node.id for node in nodes}
+    gone = machines.names([node for node in cluster.nodes() if node.id not in left])
+    if gone and cluster.inventory.exists():
+        configure.play(cluster, "teardown.yml", {}, step.update, limit=gone)
+
+
+def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, seconds: dict[str, float]) -> bool:
     """Configure and verify, unless that was done for these very nodes, files and playbooks."""
     nodes = cluster.nodes()
-    host_keys = {node.name: cluster.host_key(node.name).public for node in nodes}
-    write(cluster.known_hosts, inventory.known_hosts(cluster.name, host_keys))
-    write(
-        cluster.ssh_config,
-        inventory.ssh_config(cluster.name, nodes, cluster.key().private, cluster.known_hosts),
-    )
+    host_keys = _write_access(cluster, spec, nodes)
     hosts = inventory.inventory(cluster.name, nodes, cluster.ssh_config)
     write(cluster.inventory, yaml.safe_dump(hosts, sort_keys=False))
     bundle = inventory.packed(inventory.bundle(cluster.name, nodes, host_keys))
-    wanted = digest(json.dumps(hosts), bundle, paths.asset("playbooks"), spec.net, [node.id for node in nodes])
-    if cluster.record("configure").get("digest") == wanted:
+    variables = {"node_bundle": bundle, "verify_rate": spec.net, **machines.variables(cluster, spec, nodes, image)}
+    ids = [node.id for node in nodes]
+    wanted = digest(json.dumps(hosts), json.dumps(variables), paths.asset("playbooks"), ids)
+    if cluster.record("configure").get("digest") == wanted and not cluster.record("relink"):
         return False
     cluster.forget("configure")
+    if machines.names(nodes):
+        with _timed(progress, "Waiting for the machines", seconds) as step:
+            provider = providers.REGISTRY[spec.provider]
+            machines.wait(cluster, nodes, step, None if provider.keeps_machines else provider.site.observe)
     with _timed(progress, "Configuring", seconds) as step:
-        ssh.wait(nodes)
-        variables = {"node_bundle": bundle, "verify_nonce": wanted, "verify_rate": spec.net}
-        configure.play(cluster, "up.yml", variables, step.update)
-    cluster.complete("configure", seconds["configuring"], digest=wanted, ids=[node.id for node in nodes])
+        ssh.wait([node for node in nodes if node.kind == "container"])
+        configure.play(cluster, "up.yml", {**variables, "verify_nonce": wanted}, step.update)
+    cluster.complete("configure", seconds["configuring"], digest=wanted, ids=ids)
+    cluster.forget("relink")
     return True
+
+
+def _write_access(cluster: Cluster, spec: Spec, nodes: list[Node]) -> dict[str, tuple[str, ...]]:
+    """Write how nodes and machines are reached; gives the host keys of the nodes alone."""
+    access = providers.REGISTRY[spec.provider].site.access(spec)
+    host_keys: dict[str, tuple[str, ...]] = {node.name: (cluster.host_key(node.name).public,) for node in nodes}
+    theirs = {
+        name: access.host_keys[node.name] if access else (cluster.host_key(name).public,)
+        for node in nodes
+        for name in machines.names([node])
+    }
+    write(cluster.known_hosts, inventory.known_hosts(cluster.name, host_keys | theirs))
+    written = inventory.ssh_config(cluster.name, nodes, cluster.key().private, cluster.known_hosts, access)
+    write(cluster.ssh_config, written)
+    return host_keys
 
 
 def _link(cluster: Cluster, spec: Spec, progress: Progress, seconds: dict[str, float]) -> links.Measured | None:
@@ -241,6 +319,29 @@ def _link(cluster: Cluster, spec: Spec, progress: Progress, seconds: dict[str, f
         measured = links.measure(cluster, nodes[0].name, nodes[1].name, spec.net)
     cluster.complete("link", seconds["measuring the link"], digest=wanted, measured=asdict(measured))
     return measured
+
+
+def _sites(cluster: Cluster, force: bool) -> list[providers.Provider]:
+    """The cluster's own provider; with `force` all of them, where its spec is gone or can't be read."""
+    try:
+        return [providers.REGISTRY[cluster.spec().provider]]
+    except UsageError:
+        if not force:
+            raise
+        return list(providers.REGISTRY.values())
+
+
+def _undo(cluster: Cluster, keep_data: bool, step: Step) -> HvdctlError | None:
+    """Take back what was configured on machines that stay."""
+    try:
+        if not (cluster.exists and cluster.inventory.exists() and cluster.nodes()):
+            return None
+        if not providers.REGISTRY[cluster.spec().provider].keeps_machines:
+            return None
+        configure.play(cluster, "teardown.yml", {"nfs_keep_data": keep_data}, step.update)
+    except HvdctlError as error:
+        return error
+    return None
 
 
 def _destroy(cluster: Cluster, keep_data: bool, step: Step) -> PhaseError | None:
@@ -272,7 +373,9 @@ def _terraform(cluster: Cluster, spec: Spec) -> Terraform:
 
 def _variables(cluster: Cluster, spec: Spec, image: str) -> dict[str, Any]:
     """The contract's variables; golden cases hold their form."""
-    host_keys = {name: cluster.host_key(name) for name in (f"node{i}" for i in range(spec.nodes))}
+    kind = providers.REGISTRY[spec.provider].kind
+    named = {f"node{i}": inventory.ssh_host(f"node{i}", kind) for i in range(spec.nodes)}
+    host_keys = {name: cluster.host_key(host) for name, host in named.items()}
     return variables(
         spec,
         image=image,
@@ -299,6 +402,7 @@ def variables(spec: Spec, *, image: str, key: tuple[str, str], host_keys: dict[s
             name: {"public_key": public, "private_key_file": private} for name, (public, private) in host_keys.items()
         },
         "labels": {},
+        "options": providers.REGISTRY[spec.provider].site.settings(spec),
     }
 
 
@@ -321,6 +425,17 @@ def _check_move(cluster: Cluster, spec: Spec) -> None:
         raise UsageError(
             f"share: a change from auto to {spec.share} would delete what is on the share of {cluster.name!r}",
             hint="`hvdctl pull` what you need, `hvdctl down`, then `hvdctl up --share`",
+        )
+
+
+def _check_keep(cluster: Cluster, keep_data: bool) -> None:
+    if not keep_data or not cluster.exists:
+        return
+    provider = providers.REGISTRY[cluster.spec().provider]
+    if provider.kind == "machine" and not provider.keeps_machines:
+        raise UsageError(
+            f"--keep-data: the share of {cluster.name!r} is on the disk of its head, which goes with it",
+            hint="`hvdctl pull` what you need, then `hvdctl down`",
         )
 
 

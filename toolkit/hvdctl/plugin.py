@@ -7,7 +7,10 @@ plugin process that all walks attach to, and that ends with hvdctl.
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import platform
+import re
 import subprocess
 import sys
 import threading
@@ -21,6 +24,8 @@ from hvdctl.errors import PhaseError
 from hvdctl.tfprovider import SOURCE, VERSION
 
 _PLATFORMS = {"x86_64": "amd64", "aarch64": "arm64"}
+_SYSTEM_FOLDERS = ("/opt", "/usr/local/share", "/usr/share", "/usr/lib")
+_MIRROR_PATH = re.compile(r'filesystem_mirror\s*\{[^}]*?\bpath\s*=\s*"([^"]+)"')
 _ANNOUNCED = "TF_REATTACH_PROVIDERS="
 # The interpreter is told by the environment, so that the file, and Terraform's checksum of it, never change.
 _SCRIPT = '#!/bin/sh\nexec "${HVDCTL_PYTHON:-python3}" -m hvdctl.tfprovider "$@"\n'
@@ -29,22 +34,31 @@ _SCRIPT = '#!/bin/sh\nexec "${HVDCTL_PYTHON:-python3}" -m hvdctl.tfprovider "$@"
 def mirror() -> Path:
     """A filesystem mirror that holds the provider."""
     root = paths.cache() / "terraform" / "mirror"
-    machine = _PLATFORMS.get(platform.machine(), platform.machine())
-    script = root / SOURCE / VERSION / f"linux_{machine}" / f"terraform-provider-hvd_v{VERSION}"
+    script = root / SOURCE / VERSION / _platform() / f"terraform-provider-hvd_v{VERSION}"
     if not script.exists() or script.read_text() != _SCRIPT:
         write(script, _SCRIPT, mode=0o755)
     return root
 
 
 def cli_config() -> str:
-    """Terraform's CLI configuration: our provider from our mirror, all others as usual."""
-    return (
-        "disable_checkpoint = true\n"
-        "provider_installation {\n"
-        f'  filesystem_mirror {{\n    path    = "{mirror()}"\n    include = ["hvdctl.local/*/*"]\n  }}\n'
-        '  direct {\n    exclude = ["hvdctl.local/*/*"]\n  }\n'
-        "}\n"
-    )
+    """Terraform's CLI configuration: our provider from our mirror, those that lie on this machine from there, all
+    others as usual.
+    """
+    held = [(mirror(), ["hvdctl.local/*/*"]), *found_mirrors()]
+    taken = dict.fromkeys(provider for _, providers in held for provider in providers)
+    blocks = [
+        f'  filesystem_mirror {{\n    path    = "{folder}"\n    include = {json.dumps(providers)}\n  }}\n'
+        for folder, providers in held
+    ]
+    direct = f"  direct {{\n    exclude = {json.dumps(list(taken))}\n  }}\n"
+    return f"disable_checkpoint = true\nprovider_installation {{\n{''.join(blocks)}{direct}}}\n"
+
+
+def found_mirrors() -> list[tuple[Path, list[str]]]:
+    """The folders of this machine that hold Terraform providers for it, each with the providers' sources."""
+    folders = dict.fromkeys(folder.resolve() for folder in _places() if folder.is_dir())
+    found = [(folder, _providers(folder)) for folder in folders]
+    return [(folder, providers) for folder, providers in found if providers]
 
 
 @contextlib.contextmanager
@@ -76,3 +90,37 @@ def served(log: Path) -> Iterator[dict[str, str]]:
 def _drain(stream: IO[str]) -> None:
     with contextlib.suppress(OSError, ValueError):  # closed under us when the plugin is ended
         stream.read()
+
+
+def _places() -> Iterator[Path]:
+    """Where mirrors usually are: those that Terraform knows by itself, and what the user or the site has named."""
+    if chosen := os.environ.get("HVDCTL_TF_MIRROR"):
+        yield Path(chosen).expanduser()
+    yield from _configured()
+    yield Path("~/.terraform.d/plugins").expanduser()
+    data = [os.environ.get("XDG_DATA_HOME") or "~/.local/share"]
+    data += (os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share").split(":")
+    yield from (Path(folder).expanduser() / "terraform" / "plugins" for folder in data if folder)
+    yield from (Path(folder) / "tf-plugins" for folder in _SYSTEM_FOLDERS)
+
+
+def _configured() -> Iterator[Path]:
+    """The mirrors of the user's own CLI configuration, which may name a file that does not exist."""
+    file = Path(os.environ.get("TF_CLI_CONFIG_FILE") or "~/.terraformrc").expanduser()
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return
+    said = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith(("#", "//")))
+    yield from (Path(path).expanduser() for path in _MIRROR_PATH.findall(said))
+
+
+def _providers(folder: Path) -> list[str]:
+    """The sources, such as registry.terraform.io/hashicorp/aws, that a mirror has a package of for this platform."""
+    packages = [*folder.glob(f"*.*/*/*/*/{_platform()}"), *folder.glob(f"*.*/*/*/*_{_platform()}.zip")]
+    sources = {"/".join(package.relative_to(folder).parts[:3]) for package in packages}
+    return sorted(source for source in sources if source != SOURCE)
+
+
+def _platform() -> str:
+    return f"linux_{_PLATFORMS.get(platform.machine(), platform.machine())}"

@@ -18,6 +18,9 @@ _PACKAGES = {
     "rsync": "rsync",
     "debootstrap": "debootstrap",
     "setpriv": "util-linux",
+    "qemu-system-x86_64": "qemu-system-x86",
+    "qemu-img": "qemu-utils",
+    "vde_switch": "vde2",
 }
 
 

@@ -1,26 +1,63 @@
 """The registry: one line for each provider.
 
-A provider is a folder of infra/ with the common contract, and a module that can say what stands (`observe`), what
-carries the cluster's label (`leftovers`), remove that (`sweep`) and refuse what the site can't give (`preflight`).
+A provider is a folder of infra/ with the common contract, and a module of sites/ that knows its own settings
+(`Options`), can say what stands (`observe`), what carries the cluster's label (`leftovers`), remove that (`sweep`) and
+refuse what the site can't give (`preflight`).
 """
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from hvdctl.progress import Step
+from hvdctl.progress import Progress, Step
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from hvdctl.spec import Spec
+
+
+@dataclass(frozen=True)
+class Access:
+    """How machines that were there before hvdctl are logged in to."""
+
+    host_keys: dict[str, tuple[str, ...]]
+    """Their host keys by the name of the node, each as `type base64`."""
+    key: Path | None
+    """The private key that logs in; None: the user's own keys and agent."""
+    known_hosts: tuple[Path, ...] = ()
+    """Files with the host keys of jump hosts."""
 
 
 class Site(Protocol):
     """What a provider's module offers beside its Terraform folder."""
 
-    def preflight(self, *, image: str, gpus: int, share: str) -> None:
+    Options: type[BaseModel]
+    """The provider's own settings, the key `options` of a spec: strict, with a default for each."""
+
+    def preflight(self, spec: Spec) -> None:
         """Raise where the site can't give what is asked, before anything is made or lost."""
+
+    def access(self, spec: Spec) -> Access | None:
+        """How the machines are logged in to; None where they get the cluster's own keys when they are made."""
+
+    def settings(self, spec: Spec) -> dict[str, Any]:
+        """The options as Terraform takes them: with every default, `auto` in them replaced by what it stands for."""
+
+    def prepare(self, spec: Spec, progress: Progress) -> None:
+        """Make here what the nodes are made from, beside the Horovod image."""
 
     def observe(self, cluster: str) -> dict[str, str]:
         """The state of each node that the site knows by the cluster's label, such as {"node0": "running"}."""
+
+    def about(self, cluster: str) -> str:
+        """A line on what the nodes run on, for `status`; empty where there is nothing to tell."""
+
+    def hint(self, message: str) -> str:
+        """What to do about an error that Terraform told of; empty where nothing is known."""
 
     def leftovers(self, cluster: str) -> list[str]:
         """All that carries the cluster's label, each as "kind name"."""
@@ -38,6 +75,8 @@ class Provider:
     kind: Literal["container", "machine"]
     module: str
     summary: str
+    keeps_machines: bool = False
+    """The machines stay after `down`, which undoes what was configured on them."""
 
     @property
     def site(self) -> Site:
@@ -46,5 +85,11 @@ class Provider:
 
 REGISTRY = {
     provider.name: provider
-    for provider in (Provider("local", "container", "hvdctl.local", "Docker containers on this machine"),)
+    for provider in (
+        Provider("local", "container", "hvdctl.sites.local", "Docker containers on this machine"),
+        Provider("vm", "machine", "hvdctl.sites.vm", "QEMU virtual machines on this machine"),
+        Provider("static", "machine", "hvdctl.sites.static", "Machines that you have SSH to", keeps_machines=True),
+        Provider("aws", "machine", "hvdctl.sites.aws", "Amazon EC2 instances"),
+        Provider("openstack", "machine", "hvdctl.sites.openstack", "OpenStack instances"),
+    )
 }

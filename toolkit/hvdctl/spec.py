@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
@@ -20,6 +20,7 @@ MAX_NODES = 512
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:bit)?(?:/s|ps)?", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_DELAY = re.compile(r"\d{1,6}(\.\d{1,3})?(us|ms|s)")
 _RATE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _MIN_RATE, _MAX_RATE = 10**5, 10**12
@@ -69,6 +70,16 @@ def format_size(size: int | None) -> str:
     return str(size)
 
 
+def parse_delay(value: object) -> str | None:
+    """A delay of packets as the kernel's netem takes it; None where there is none."""
+    text = str(value).strip()
+    if value is None or text.lower() == "none":
+        return None
+    if not isinstance(value, str) or not _DELAY.fullmatch(text):
+        raise ValueError(f"{text!r} is not a delay; write 500us, 2ms, 1s or none")
+    return text
+
+
 def _check_provider(value: object) -> object:
     if value not in providers.REGISTRY:
         raise ValueError(f"{value!r} is not a provider; choose one of: {', '.join(providers.REGISTRY)}")
@@ -114,6 +125,11 @@ Size = Annotated[
     BeforeValidator(parse_size, json_schema_input_type=str | int | None),
     PlainSerializer(format_size, return_type=str),
 ]
+Delay = Annotated[
+    str | None,
+    BeforeValidator(parse_delay),
+    Field(json_schema_extra={"pattern": _DELAY.pattern}),
+]
 Name = Annotated[str, BeforeValidator(_check_name)]
 
 
@@ -144,6 +160,13 @@ class Spec(BaseModel):
     env: Annotated[dict[str, str], BeforeValidator(_check_env)] = Field(
         default_factory=dict, description="Environment variables of every job."
     )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of the provider's own; docs/providers.md has them."
+    )
+
+    def own(self) -> BaseModel:
+        """The provider's own settings, checked, with its defaults."""
+        return providers.REGISTRY[self.provider].site.Options.model_validate(self.options)
 
     def stored(self) -> dict[str, Any]:
         """The spec as it is written to a file."""
@@ -152,17 +175,27 @@ class Spec(BaseModel):
 
 def load(file: Path | None, flags: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> Spec:
     """The spec of a cluster: what it was before, under what the file says, under what the flags say."""
-    values = {**(stored or {}), **(read_file(file) if file else {}), **flags}
-    return parse(values, source=str(file) if file else "the flags")
+    given = {**(read_file(file) if file else {}), **flags}
+    return parse({**kept(stored or {}, given), **given}, source=str(file) if file else "the flags")
+
+
+def kept(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What still holds of a stored spec: with another provider, not the options of the one before."""
+    other = given.get("provider", stored.get("provider")) != stored.get("provider")
+    return {key: value for key, value in stored.items() if not (other and key == "options")}
 
 
 def parse(values: Mapping[str, Any], source: str) -> Spec:
     """A checked spec, or an error that names each bad value and what to write in its place."""
     try:
-        return Spec.model_validate(dict(values))
+        spec = Spec.model_validate(dict(values))
     except ValidationError as error:
-        problems = "; ".join(_explain(problem) for problem in error.errors())
-        raise UsageError(problems, hint=f"in {source}; `hvdctl init` writes a file with every key") from None
+        raise _refused(error, source, Spec) from None
+    try:
+        spec.own()
+    except ValidationError as error:
+        raise _refused(error, source, providers.REGISTRY[spec.provider].site.Options, "options.") from None
+    return spec
 
 
 def read_file(file: Path) -> dict[str, Any]:
@@ -185,8 +218,23 @@ def read_file(file: Path) -> dict[str, Any]:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of hvdctl.yml, for editors."""
-    return Spec.model_json_schema()
+    """The JSON Schema of hvdctl.yml, for editors: what `options` may hold depends on the provider."""
+    common = Spec.model_json_schema()
+    own = [
+        {
+            "if": {"properties": {"provider": {"const": name}}, "required": ["provider"]},
+            "then": {"properties": {"options": _options_schema(provider, common.setdefault("$defs", {}))}},
+        }
+        for name, provider in providers.REGISTRY.items()
+    ]
+    return {**common, "allOf": own}
+
+
+def _options_schema(provider: providers.Provider, definitions: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a provider's options; models within them go to the definitions of the whole."""
+    own = provider.site.Options.model_json_schema()
+    definitions |= own.pop("$defs", {})
+    return own | {"title": f"options of {provider.name}"}
 
 
 def template() -> str:
@@ -216,14 +264,31 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _explain(problem: Mapping[str, Any]) -> str:
-    key = ".".join(str(part) for part in problem["loc"])
+def _refused(error: ValidationError, source: str, model: type[BaseModel], prefix: str = "") -> UsageError:
+    problems = "; ".join(_explain(problem, model, prefix) for problem in error.errors())
+    return UsageError(problems, hint=f"in {source}; `hvdctl init` writes a file with every key")
+
+
+def _explain(problem: Mapping[str, Any], model: type[BaseModel], prefix: str) -> str:
+    key = prefix + ".".join(str(part) for part in problem["loc"])
     value = problem["input"]
     if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, Spec.model_fields, n=1, cutoff=0.5)
-        advice = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(Spec.model_fields)}"
+        known = list(_fields(model, problem["loc"][:-1]))
+        near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1, cutoff=0.5)
+        advice = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(known) or 'none'}"
         return f"unknown key {key!r}; {advice}"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{key}: {message}"
     return f"{key}: {value!r} is not valid; {message[:1].lower()}{message[1:]}"
+
+
+def _fields(model: type[BaseModel], place: Sequence[Any]) -> Mapping[str, Any]:
+    """The keys that are valid at a place in a model, through lists and models in it."""
+    for part in place:
+        if isinstance(part, int):
+            continue
+        inner = model.model_fields[part].annotation
+        found = [t for t in (inner, *get_args(inner)) if isinstance(t, type) and issubclass(t, BaseModel)]
+        model = found[0] if found else model
+    return model.model_fields

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from hvdctl import process
+from hvdctl import inventory, process
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, UsageError
 
@@ -39,6 +39,21 @@ def pick(cluster: Cluster, name: str | None = None) -> Node:
         if node.name == name:
             return node
     raise UsageError(f"there is no node {name!r}; choose one of: {', '.join(node.name for node in nodes)}")
+
+
+def host(cluster: Cluster, name: str | None = None) -> str:
+    """The name in SSH of a node, or of the machine under it, such as node1.machine."""
+    node, dot, part = (name or "head").partition(".")
+    found = pick(cluster, node)
+    if not dot:
+        return found.name
+    if found.kind != "machine" or part != "machine":
+        raise UsageError(f"there is no {name!r}; {found.name} is {_described(found)}")
+    return inventory.ssh_host(found.name, found.kind)
+
+
+def _described(node: Node) -> str:
+    return f"a container on {node.name}.machine" if node.kind == "machine" else "a container with no machine of its own"
 
 
 def run(

@@ -126,7 +126,7 @@ class Terraform:
             return
         for old in (*self.folder.glob("*.tf"), self.folder / ".terraform.lock.hcl"):
             old.unlink(missing_ok=True)
-        for file in self.module.glob("*.tf"):
+        for file in (*self.module.glob("*.tf"), *self.module.glob("*.tftpl")):
             shutil.copyfile(file, self.folder / file.name)
         self._quiet(env, "init", backend=False, no_color=True)
         write(stamp, wanted)

@@ -52,21 +52,34 @@ def free_port() -> int:
 
 def interface_to(host: str) -> str | None:
     """The network interface by which this node reaches another."""
-    import fcntl
-    import struct
-
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))  # sends nothing, asks the routing table only
         except OSError:
             return None
-        address = socket.inet_aton(probe.getsockname()[0])
+        return _interface_with(probe.getsockname()[0])
+
+
+def interface_of(name: str) -> str | None:
+    """The network interface that has the address of this name."""
+    try:
+        return _interface_with(socket.gethostbyname(name))
+    except OSError:
+        return None
+
+
+def _interface_with(address: str) -> str | None:
+    import fcntl
+    import struct
+
+    wanted = socket.inet_aton(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
                 answer = fcntl.ioctl(probe.fileno(), 0x8915, struct.pack("256s", name.encode()))  # SIOCGIFADDR
             except OSError:
                 continue
-            if answer[20:24] == address:
+            if answer[20:24] == wanted:
                 return name
     return None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import store
+from .hosts import interface_of
 from .launchers import ssh
 from .store import AgentError
 from .submit import agent
@@ -33,8 +34,7 @@ def verify(wanted: dict[str, Any]) -> list[str]:
     launcher would.
     """
     problems = _share(wanted)
-    if wanted.get("interface"):
-        problems += _link(wanted["interface"], wanted.get("rate"))
+    problems += _link(wanted)
     problems += _names([*wanted.get("peers", []), *wanted.get("workers", [])])
     hostfile = Path(wanted.get("hostfile") or _HOSTFILE).expanduser()
     if not hostfile.is_file():
@@ -64,7 +64,11 @@ def _share(wanted: dict[str, Any]) -> list[str]:
     return []
 
 
-def _link(interface: str, rate: int | None) -> list[str]:
+def _link(wanted: dict[str, Any]) -> list[str]:
+    # The interface on the cluster's network is the one that this node's own name leads to.
+    interface, rate = wanted.get("interface") or interface_of(store.here()), wanted.get("rate")
+    if interface is None:
+        return [f"no interface has the address of {store.here()}"]
     try:
         shown = subprocess.run(["hvd-link", interface, "show"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -12,6 +12,7 @@ from hvdctl.cli import (
     down,
     exec_,
     image,
+    import_,
     init,
     jobs,
     list_,
@@ -22,6 +23,7 @@ from hvdctl.cli import (
     run,
     scale,
     ssh,
+    stage,
     status,
     tune,
     up,
@@ -43,6 +45,7 @@ app = typer.Typer(
 _VERBS: dict[str, Callable[..., None]] = {
     "init": init.init,
     "schema": init.schema,
+    "import": import_.import_,
     "plan": plan.plan,
     "up": up.up,
     "scale": scale.scale,
@@ -58,6 +61,7 @@ _VERBS: dict[str, Callable[..., None]] = {
     "cancel": jobs.cancel,
     "push": push.push,
     "pull": push.pull,
+    "stage": stage.stage,
     "predict": predict.predict,
     "tune": tune.tune,
 }

@@ -14,6 +14,7 @@ _MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 def check(
     name: o.NameOption = None,
     nodes: o.NodesOption = None,
+    provider: o.ProviderOption = None,
     file: o.FileOption = None,
     json: o.JsonOption = False,
 ) -> None:
@@ -25,7 +26,7 @@ def check(
     from hvdctl.cli.terminal import Terminal
 
     terminal = Terminal(as_json=json)
-    spec = o.resolve(name, file, nodes=nodes)
+    spec = o.resolve(name, file, nodes=nodes, provider=provider)
     results = []
     for result in checks.run(spec):
         results.append(result)

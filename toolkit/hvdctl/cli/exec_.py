@@ -30,11 +30,11 @@ def exec_(
     head = ssh.pick(cluster)
     names = [node.name for node in cluster.nodes()]
     # One that looks like a node is meant as one: ssh.pick says which there are.
-    named = not all_ and (words[0] in names or re.fullmatch(r"node\d+", words[0]) is not None)
+    named = not all_ and (words[0] in names or re.fullmatch(r"node\d+(\.machine)?", words[0]) is not None)
     chosen, command = (words[0], words[1:]) if named else (head.name, words)
     if not command:
         raise UsageError("no command given", hint="hvdctl exec node1 -- hostname")
-    targets = names if all_ else [ssh.pick(cluster, chosen).name]
+    targets = names if all_ else [ssh.host(cluster, chosen)]
     done = process.gather([ssh.argv(cluster, node, command) for node in targets], timeout=timeout)
     data = [
         {"node": node, "exit_code": one.returncode, "stdout": one.stdout, "stderr": one.stderr}

@@ -14,9 +14,15 @@ app = typer.Typer(help="The images that nodes run.", no_args_is_help=True, rich_
 
 @app.command()
 def build(
-    framework: Annotated[str, typer.Argument(help="pytorch, tensorflow or all.")] = "pytorch",
+    which: Annotated[
+        str,
+        typer.Argument(help="pytorch, tensorflow, all (both), or vm: the disk of virtual machines.", metavar="IMAGE"),
+    ] = "pytorch",
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Build although nothing has changed.")] = False,
     cuda: Annotated[bool, typer.Option("--cuda", help="The variant for nodes with GPUs.")] = False,
+    framework: Annotated[
+        str, typer.Option("--framework", help="With vm: the framework in its engine.", metavar="NAME")
+    ] = "pytorch",
     json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -24,18 +30,26 @@ def build(
 
     Example: `hvdctl image build all`
     """
-    from hvdctl import images, wheels
+    from hvdctl import images, vmimage, wheels
     from hvdctl.cli.terminal import Terminal, seconds
     from hvdctl.errors import UsageError
 
-    known = ("pytorch", "tensorflow")
-    if framework not in (*known, "all"):
-        raise UsageError(f"{framework!r} is not a framework; choose one of: {', '.join(known)}, all")
+    known = images.FRAMEWORKS
+    if which not in (*known, "all", "vm"):
+        raise UsageError(f"{which!r} is not an image; choose one of: {', '.join(known)}, all, vm")
+    if framework not in known:
+        raise UsageError(f"{framework!r} is not a framework; choose one of: {', '.join(known)}")
+    if which == "vm" and cuda:
+        raise UsageError("--cuda: virtual machines have no GPU here", hint="leave it out")
     terminal = Terminal(as_json=json, verbose=verbose)
-    chosen = known if framework == "all" else (framework,)
-    built = [
-        images.build(one, terminal, rebuild=rebuild, cuda=wheels.cuda_version(one) if cuda else None) for one in chosen
-    ]
+    if which == "vm":
+        built = [vmimage.build(framework, terminal, rebuild=rebuild)]
+    else:
+        chosen = known if which == "all" else (which,)
+        built = [
+            images.build(one, terminal, rebuild=rebuild, cuda=wheels.cuda_version(one) if cuda else None)
+            for one in chosen
+        ]
 
     def render() -> None:
         for one in built:
@@ -51,11 +65,11 @@ def list_(json: JsonOption = False) -> None:
 
     Example: `hvdctl image list`
     """
-    from hvdctl import images
+    from hvdctl import images, vmimage
     from hvdctl.cli.terminal import Terminal
 
     terminal = Terminal(as_json=json)
-    found = images.installed()
+    found = [*images.installed(), *vmimage.listed()]
 
     def render() -> None:
         if not found:

@@ -52,6 +52,10 @@ ShareOption = Annotated[
     str | None, typer.Option("--share", help="auto, or the folder that is /shared.", metavar="PATH")
 ]
 ProviderOption = Annotated[str | None, typer.Option("--provider", help="Where the nodes come from.", metavar="NAME")]
+OwnOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="A setting of the provider's own; repeatable.", metavar="NAME=VALUE"),
+]
 EnvOption = Annotated[list[str] | None, typer.Option("--env", help="For every job; repeatable.", metavar="NAME=VALUE")]
 
 
@@ -88,17 +92,42 @@ def find_cluster(name: str | None, file: Path | None = None) -> Cluster:
     return Cluster(parse({"name": chosen}, source=str(source or "--name")).name)
 
 
-def resolve(name: str | None, file: Path | None, env: list[str] | None = None, **flags: Any) -> Spec:
+def resolve(
+    name: str | None,
+    file: Path | None,
+    env: list[str] | None = None,
+    option: list[str] | None = None,
+    **flags: Any,
+) -> Spec:
     """The spec: what the cluster was, under the file, under the flags."""
     from hvdctl.cli.terminal import environment
-    from hvdctl.spec import load, read_file
+    from hvdctl.spec import kept, load, read_file
 
     cluster = find_cluster(name, file)
     source = spec_file(file)
-    stored = cluster.spec().stored() if cluster.exists else {}
     given = {key: value for key, value in flags.items() if value is not None} | {"name": cluster.name}
-    if env:
-        below = (read_file(source) if source else {}).get("env") or stored.get("env") or {}
-        if isinstance(below, dict):  # else `load` says what it must be
-            given["env"] = {**below, **environment(env)}
+    written = read_file(source) if source else {}
+    stored = kept(cluster.spec().stored(), {**written, **given}) if cluster.exists else {}
+    for key, over in (("env", environment(env or [])), ("options", settings(option or []))):
+        below = written.get(key) or stored.get(key) or {}
+        if over and isinstance(below, dict):  # else `load` says what it must be
+            given[key] = {**below, **over}
     return load(source, given, stored)
+
+
+def settings(given: list[str]) -> dict[str, Any]:
+    """NAME=VALUE as names and values, each value read as in hvdctl.yml."""
+    import yaml
+
+    from hvdctl.errors import UsageError
+
+    found = {}
+    for word in given:
+        name, mark, value = word.partition("=")
+        if not name or not mark:
+            raise UsageError(f"--option {word!r} is not NAME=VALUE", hint="for example --option internet=false")
+        try:
+            found[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UsageError(f"--option {word!r}: the value is not YAML", hint="put it in quotes") from None
+    return found

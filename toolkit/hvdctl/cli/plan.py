@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hvdctl.cli.terminal import Terminal
     from hvdctl.spec import Spec
 
-_SIGNS = {"create": "+", "delete": "-", "update": "~", "replace": "±"}
+_SIGNS = {"create": "+", "delete": "-", "update": "~", "replace": "±", "configure": "+", "undo": "-"}
 
 
 def plan(
@@ -26,6 +26,7 @@ def plan(
     share: o.ShareOption = None,
     env: o.EnvOption = None,
     provider: o.ProviderOption = None,
+    option: o.OwnOption = None,
     file: o.FileOption = None,
     json: o.JsonOption = False,
 ) -> None:
@@ -39,6 +40,7 @@ def plan(
         name,
         file,
         env,
+        option,
         nodes=nodes,
         net=net,
         slots=slots,

@@ -10,7 +10,9 @@ from hvdctl.cli import options as o
 
 
 def ssh(
-    node: Annotated[str | None, typer.Argument(help="Node (default: the head).")] = None,
+    node: Annotated[
+        str | None, typer.Argument(help="Node, or the machine under it, such as node0.machine (default: the head).")
+    ] = None,
     name: o.NameOption = None,
     print_: Annotated[bool, typer.Option("--print", help="Print the ssh command instead of running it.")] = False,
 ) -> None:
@@ -25,7 +27,7 @@ def ssh(
     from hvdctl.cli.terminal import Terminal
 
     cluster = o.find_cluster(name)
-    argv = nodes.argv(cluster, nodes.pick(cluster, node).name, tty=True)
+    argv = nodes.argv(cluster, nodes.host(cluster, node), tty=True)
     if print_:
         Terminal().line(shlex.join(argv))
     else:

@@ -22,9 +22,11 @@ def status(name: o.NameOption = None, json: o.JsonOption = False) -> None:
             f"Cluster {told['cluster']!r}: {told['state']}  "
             f"({spec['provider']}, {spec['nodes']} nodes asked, net {spec['net']}, {spec['framework']})"
         )
+        if told["about"]:
+            terminal.line(told["about"])
         if told["link"]:
             terminal.line(f"Link {links.Measured(**told['link'])}")
-        rows = [(n["name"], n["role"], n["state"], n["address"], n["slots"]) for n in told["nodes"]]
+        rows = [(n["name"], n["role"], n["state"], n["place"], n["slots"]) for n in told["nodes"]]
         terminal.table(("node", "role", "state", "address", "slots"), rows)
 
     terminal.result(told, render)

@@ -27,6 +27,7 @@ def up(
     share: o.ShareOption = None,
     env: o.EnvOption = None,
     provider: o.ProviderOption = None,
+    option: o.OwnOption = None,
     file: o.FileOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change, as `plan` does.")] = False,
     yes: o.YesOption = False,
@@ -44,6 +45,7 @@ def up(
         name,
         file,
         env,
+        option,
         nodes=nodes,
         net=net,
         slots=slots,
@@ -84,7 +86,7 @@ def _summary(report: Report, terminal: Terminal) -> None:
     if report.link is not None:
         terminal.line(f"Link {report.link}.")
     terminal.line()
-    terminal.table(("node", "role", "address", "slots"), [(n.name, n.role, n.address, n.slots) for n in nodes])
+    terminal.table(("node", "role", "address", "slots"), [(n.name, n.role, n.place, n.slots) for n in nodes])
     suffix = "" if report.cluster == "default" else f" --name {report.cluster}"
     terminal.line("\nNext:")
     terminal.line(f"  hvdctl run{suffix} -- python train.py   run it on every slot, from this folder")

@@ -9,8 +9,8 @@ from docker import DockerClient
 from docker.errors import ContainerError, NotFound
 from docker.models.containers import Container
 
-from hvdctl import local
 from hvdctl.errors import HvdctlError
+from hvdctl.sites import local
 
 DEVICE = "eth0"
 

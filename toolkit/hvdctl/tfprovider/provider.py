@@ -15,6 +15,7 @@ from tf.utils import Diagnostics
 
 from hvdctl import engine
 from hvdctl.tfprovider import SOURCE
+from hvdctl.tfprovider.machine import HvdSwitch, HvdVirtualMachine
 from hvdctl.tfprovider.network import HvdNetwork
 from hvdctl.tfprovider.node import HvdContainerNode
 from hvdctl.tfprovider.volume import HvdVolume
@@ -76,4 +77,4 @@ class HvdProvider(Provider):  # type: ignore[misc]
         return []
 
     def get_resources(self) -> list[type[Resource]]:
-        return [HvdNetwork, HvdVolume, HvdContainerNode]
+        return [HvdNetwork, HvdVolume, HvdContainerNode, HvdSwitch, HvdVirtualMachine]

@@ -11,8 +11,8 @@ from tf.iface import CreateContext, DeleteContext, ImportContext, ReadContext, R
 from tf.schema import Attribute
 from tf.types import Map, String
 
-from hvdctl import local
 from hvdctl.errors import HvdctlError
+from hvdctl.sites import local
 
 if TYPE_CHECKING:
     from hvdctl.tfprovider.provider import HvdProvider

@@ -20,5 +20,6 @@
       "private_key_file": "/keys/node1"
     }
   },
-  "labels": {}
+  "labels": {},
+  "options": {}
 }

@@ -24,5 +24,6 @@
       "private_key_file": "/keys/node2"
     }
   },
-  "labels": {}
+  "labels": {},
+  "options": {}
 }

@@ -16,5 +16,6 @@
       "private_key_file": "/keys/node0"
     }
   },
-  "labels": {}
+  "labels": {},
+  "options": {}
 }

@@ -52,5 +52,6 @@
       "private_key_file": "/keys/node9"
     }
   },
-  "labels": {}
+  "labels": {},
+  "options": {}
 }

@@ -6,11 +6,16 @@ import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from pydantic import BaseModel, ConfigDict
 
 from hvdctl import engine
 from hvdctl.errors import HvdctlError, UsageError
-from hvdctl.progress import Step
+from hvdctl.progress import Progress, Step
+
+if TYPE_CHECKING:
+    from hvdctl.spec import Spec
 
 LABEL = "hvdctl.cluster"
 NAME_LABEL = "hvdctl.name"
@@ -18,6 +23,12 @@ _SWEEPS = 3
 
 _Asked = ParamSpec("_Asked")
 _Answer = TypeVar("_Answer")
+
+
+class Options(BaseModel):
+    """There is nothing to set."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def _plainly(ask: Callable[_Asked, _Answer]) -> Callable[_Asked, _Answer]:
@@ -41,26 +52,42 @@ def name_of(cluster: str, name: str) -> str:
 
 
 @_plainly
-def preflight(*, image: str, gpus: int, share: str) -> None:
+def preflight(spec: Spec) -> None:
     """Raise where this machine can't give what is asked; an image `auto` is made later."""
     client = engine.client()
     from docker.errors import ImageNotFound
 
     try:
-        if image != "auto":
-            client.images.get(image)
+        if spec.image != "auto":
+            client.images.get(spec.image)
     except ImageNotFound:
         raise UsageError(
-            f"the engine has no image {image!r}",
+            f"the engine has no image {spec.image!r}",
             hint="docker pull it, or build one with `hvdctl image build`",
         ) from None
-    if gpus and "nvidia" not in client.info().get("Runtimes", {}):
+    if spec.gpus and "nvidia" not in client.info().get("Runtimes", {}):
         raise UsageError(
-            f"gpus: {gpus} asked, but the engine has no NVIDIA runtime",
+            f"gpus: {spec.gpus} asked, but the engine has no NVIDIA runtime",
             hint="install the NVIDIA container toolkit, or use --gpus 0",
         )
-    if share != "auto" and not Path(share).is_dir():
-        raise UsageError(f"share: there is no folder {share}", hint="create it, or use --share auto")
+    if spec.share != "auto" and not Path(spec.share).is_dir():
+        raise UsageError(f"share: there is no folder {spec.share}", hint="create it, or use --share auto")
+
+
+def access(spec: Spec) -> None:
+    return None
+
+
+def settings(spec: Spec) -> dict[str, Any]:
+    return {}
+
+
+def prepare(spec: Spec, progress: Progress) -> None:
+    pass  # the Horovod image is all
+
+
+def about(cluster: str) -> str:
+    return ""
 
 
 @_plainly
@@ -71,6 +98,10 @@ def observe(cluster: str) -> dict[str, str]:
 
 
 @_plainly
+def hint(message: str) -> str:
+    return ""
+
+
 def leftovers(cluster: str) -> list[str]:
     return [f"{kind} {thing.name}" for kind, thing in _things(cluster)]
 

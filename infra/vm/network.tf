@@ -1,0 +1,5 @@
+resource "hvd_switch" "cluster" {
+  cluster = var.cluster
+  name    = "net"
+  labels  = var.labels
+}

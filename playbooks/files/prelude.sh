@@ -1,0 +1,81 @@
+#!/bin/sh
+# Goes before every script that a role runs on a machine, after a line for each of its settings (HVD_CLUSTER=demo).
+# A line "changed: ..." on stdout is a change; what a failed script wrote to stderr is what the user is shown.
+set -eu
+umask 022
+export LC_ALL=C DEBIAN_FRONTEND=noninteractive PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+# shellcheck disable=SC2034 # the scripts after it use it
+HVD_ETC=/etc/hvdctl/$HVD_CLUSTER
+HVD_UNITS=/etc/systemd/system
+
+fail() {
+    echo "$*" >&2
+    exit 1
+}
+
+changed() {
+    echo "changed: $*"
+}
+
+# put FILE MODE TEXT: the file holds the text; true where it did not before. Written in place, as a container may have
+# it mounted.
+put() {
+    if [ "$(cat "$1" 2>/dev/null)" = "$3" ] && [ "$(stat -c %a "$1")" = "$2" ]; then
+        return 1
+    fi
+    # -e does not count in the conditions that this function is called in.
+    if ! mkdir -p "${1%/*}" || ! printf '%s\n' "$3" >"$1" || ! chmod "$2" "$1"; then
+        fail "can't write $1"
+    fi
+    changed "$1"
+}
+
+# folder PATH MODE [OWNER]
+folder() {
+    if [ "$(stat -c '%a %u:%g' "$1" 2>/dev/null)" != "$2 ${3:-0:0}" ]; then
+        mkdir -p "$1"
+        chown "${3:-0:0}" "$1"
+        chmod "$2" "$1"
+        changed "$1"
+    fi
+}
+
+# drop PATH...: none of these is there any more.
+drop() {
+    for path in "$@"; do
+        if [ -e "$path" ] || [ -L "$path" ]; then
+            rm -rf "$path"
+            changed "$path removed"
+        fi
+    done
+}
+
+# unit NAME TEXT: the unit is there and starts with the machine; true where it was another one. Reloading takes seconds
+# on a slow machine, so it is done only where systemd holds another state of the unit.
+unit() {
+    same=0
+    put "$HVD_UNITS/$1" 644 "$2" || same=1
+    if [ "$same" = 0 ] && [ "$(systemctl show --property NeedDaemonReload --value "$1")" != no ]; then
+        systemctl daemon-reload
+    fi
+    enabled "$1"
+    return "$same"
+}
+
+# enabled UNIT: it starts with the machine.
+enabled() {
+    if ! systemctl is-enabled --quiet "$1" 2>/dev/null; then
+        systemctl enable --quiet --no-reload "$1" || fail "can't enable $1"
+        changed "$1 enabled"
+    fi
+}
+
+# retire NAME...: these units are stopped and gone.
+retire() {
+    for name in "$@"; do
+        if [ -e "$HVD_UNITS/$name" ]; then
+            systemctl disable --quiet --no-reload --now "$name" || fail "can't stop $name: see \`systemctl status $name\` there"
+            drop "$HVD_UNITS/$name"
+        fi
+    done
+}

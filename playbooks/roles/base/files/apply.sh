@@ -1,0 +1,46 @@
+#!/bin/sh
+# Time, limits, names and the cluster's folder; names the packages that are missing.
+
+# First of all: what lies in it says whose machine this is, to preflight and to teardown.
+folder "$HVD_ETC" 755
+
+put /etc/security/limits.d/hvdctl.conf 644 "# hvdctl: registered memory for RDMA, a file for every connection of a large job
+* - memlock unlimited
+* - nofile 1048576
+root - memlock unlimited
+root - nofile 1048576" || true
+
+# First in the file: a line such as "127.0.1.1 node0" would send ranks on this machine to the loopback.
+begin="# hvdctl $HVD_CLUSTER: begin"
+end="# hvdctl $HVD_CLUSTER: end"
+others=$(sed "/^$begin\$/,/^$end\$/d" /etc/hosts)
+put /etc/hosts 644 "$begin
+$HVD_HOSTS
+$end
+$others" || true
+# Where cloud-init writes that file anew at every boot, it is told not to.
+if [ -d /etc/cloud/cloud.cfg.d ]; then
+    put /etc/cloud/cloud.cfg.d/99-hvdctl-hosts.cfg 644 "manage_etc_hosts: false" || true
+fi
+
+# An installation that was cut short leaves commands that don't work yet.
+if grep -qE '^Status: .*(half-installed|half-configured|unpacked|triggers-pending)' /var/lib/dpkg/status; then
+    dpkg --configure -a
+    changed "interrupted installation of packages completed"
+fi
+missing=
+for pair in $HVD_PACKAGES; do
+    command -v "${pair%%=*}" >/dev/null || missing="$missing ${pair#*=}"
+done
+
+if ! systemctl is-active --quiet systemd-timesyncd chrony chronyd ntp ntpd ntpsec openntpd; then
+    if systemctl cat systemd-timesyncd >/dev/null 2>&1; then
+        systemctl enable --quiet --now systemd-timesyncd
+        changed "time synchronisation started"
+    else
+        missing="$missing systemd-timesyncd"
+    fi
+fi
+if [ -n "$missing" ]; then
+    echo "missing:$missing"
+fi

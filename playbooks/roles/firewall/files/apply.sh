@@ -1,0 +1,45 @@
+#!/bin/sh
+# A table of our own, loaded by a unit of our own: what else the machine has of nftables is not touched.
+rules="$HVD_ETC/nftables.conf"
+stale=
+
+# The first two lines make loading it again a replacement, in one transaction. Only the machine's own ports are guarded;
+# forwarding belongs to Docker. Leases of its addresses have to reach the machine too.
+if put "$rules" 644 "table inet hvdctl
+delete table inet hvdctl
+table inet hvdctl {
+    chain input {
+        type filter hook input priority filter; policy drop;
+        ct state established,related accept
+        iif lo accept
+        iifname docker0 accept
+        meta l4proto { icmp, ipv6-icmp } accept
+        udp dport { 68, 546 } accept
+        tcp dport { $HVD_PORTS } accept
+        ip saddr { $HVD_MACHINES } accept
+    }
+}"; then
+    nft -c -f "$rules" || fail "nft does not take $rules"
+    stale=1
+fi
+if unit hvdctl-firewall.service "[Unit]
+Description=Firewall of the hvdctl cluster $HVD_CLUSTER
+DefaultDependencies=no
+Wants=network-pre.target
+Before=network-pre.target shutdown.target
+After=local-fs.target nftables.service
+Conflicts=shutdown.target
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/usr/sbin/nft -f $rules
+ExecReload=/usr/sbin/nft -f $rules
+ExecStop=-/usr/sbin/nft delete table inet hvdctl
+[Install]
+WantedBy=multi-user.target"; then
+    stale=1
+fi
+if [ -n "$stale" ] || ! nft list table inet hvdctl >/dev/null 2>&1; then
+    systemctl reload-or-restart hvdctl-firewall.service
+    changed "firewall loaded"
+fi

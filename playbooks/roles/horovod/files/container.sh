@@ -1,0 +1,52 @@
+#!/bin/sh
+# The container runs, and is the one that was asked for. Where its keys or its image are missing, it says so
+# ("needed: ...") and does nothing else; with HVD_BROUGHT they have just been brought.
+scratch=/var/lib/hvdctl/$HVD_CLUSTER
+brought="$HVD_ETC/images"
+
+# One call for both: on a slow machine the client alone takes seconds.
+seen=$(docker inspect --format \
+    '{{with index . "State"}}container {{.Running}} {{index $.Config.Labels "hvdctl.digest"}}{{else}}image {{.Id}}{{end}}' \
+    "$HVD_NAME" "$HVD_IMAGE" 2>/dev/null) || true
+image=$(echo "$seen" | sed -n 's/^image //p')
+container=$(echo "$seen" | sed -n 's/^container //p')
+needed=
+if ! (cd "$HVD_ETC/ssh" 2>/dev/null && echo "$HVD_SUMS" | sha256sum --check --status); then
+    echo "needed: keys"
+    needed=1
+fi
+# What was just brought counts whatever its id: engines that store images in another way count them in another way.
+if [ -z "$image" ] || { [ -n "$HVD_IMAGE_ID" ] && [ "$image" != "$HVD_IMAGE_ID" ] && [ -z "$HVD_BROUGHT" ]; }; then
+    echo "needed: image"
+    needed=1
+    # Images that were here before are not ours to remove.
+    if [ -z "$image" ] && ! grep -qsFx "$HVD_IMAGE" "$brought"; then
+        echo "$HVD_IMAGE" >>"$brought"
+    fi
+fi
+if [ -n "$needed" ]; then
+    [ -z "$HVD_BROUGHT" ] || fail "what the container needs is still missing after it was brought (image $HVD_IMAGE)"
+    exit 0
+fi
+
+# A container sees the share as it was mounted when it started.
+digest=$(printf '%s\n' "$image" "$HVD_SUMS" "$HVD_RUN" "$(cat "$HVD_UNITS/shared.mount")" | sha256sum | cut -c 1-16)
+[ "$container" != "true $digest" ] || exit 0
+
+folder "$scratch" 755 1000:1000
+[ -z "$container" ] || docker rm --force "$HVD_NAME" >/dev/null
+eval "set -- $HVD_RUN"
+docker run --detach --name "$HVD_NAME" --label "hvdctl.digest=$digest" "$@" "$HVD_IMAGE" >/dev/null
+changed "container $HVD_NAME started"
+
+greeted() {
+    timeout 2 bash -c 'exec 3<>/dev/tcp/127.0.0.1/2222 && head -c 4 <&3' 2>/dev/null | grep -q SSH-
+}
+deadline=$(($(date +%s) + HVD_WAIT))
+until greeted; do
+    if [ "$(date +%s)" -gt "$deadline" ]; then
+        fail "no SSH server greets on 127.0.0.1:2222 within $HVD_WAIT s; the container's last words:" \
+            "$(docker logs --tail 3 "$HVD_NAME" 2>&1 | tr '\n' ' ')"
+    fi
+    sleep 0.3
+done

@@ -1,0 +1,1 @@
+../../../infra/contract/outputs.tf

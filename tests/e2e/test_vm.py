@@ -1,0 +1,353 @@
+"""Two virtual machines, booted by Terraform, made Horovod hosts by Ansible; then the same two as machines of `static`.
+
+The tests stand in the order in which they are run: each leaves the machines as the next one needs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hvdctl import qemu, vmimage
+from hvdctl.cluster import Cluster
+from hvdctl.progress import Silent
+from hvdctl.sites import vm
+
+from .conftest import Hvdctl, wait_for
+
+TOOLS = (qemu.BINARY, "qemu-img", "vde_switch")
+
+pytestmark = [
+    pytest.mark.vm,
+    pytest.mark.timeout(1500),
+    pytest.mark.skipif(not all(map(shutil.which, TOOLS)), reason="QEMU or vde2 is not installed: make system"),
+]
+
+RATE = "200m"
+OUTSIDER = "10.87.77.77"
+
+
+class Machines(Hvdctl):
+    """A cluster whose machines can be reached below its nodes."""
+
+    report: dict[str, Any]
+
+    def left(self) -> list[str]:
+        return vm.leftovers(self.name)
+
+    def on(self, machine: str, script: str, code: int | None = 0, timeout: float = 300) -> str:
+        """Run a script on a machine itself, as root."""
+        done = subprocess.run(
+            ["ssh", "-F", str(self.folder / "ssh" / "config"), "-o", "BatchMode=yes", machine, "sudo", "sh", "-s"],
+            input=script,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if code is not None:
+            assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def recap(self) -> dict[str, dict[str, int]]:
+        """What Ansible says in the end of its last run, by host."""
+        text = re.sub(r"\x1b\[[0-9;]*m", "", (self.folder / "logs" / "ansible.log").read_text())
+        last = text.rsplit("PLAY RECAP", 1)[1]
+        return {
+            found[1]: {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", found[2])}
+            for found in re.finditer(r"^(\S+)\s+: (.*)$", last, re.MULTILINE)
+        }
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    vmimage.build("pytorch", Silent())
+    made = Machines(tmp_path_factory.mktemp("vm") / "home")
+    try:
+        words = ("--provider", "vm", "--nodes", "2", "--net", RATE, "--option", "internet=false", "--json")
+        made.report = made("up", *words).data
+        yield made
+    finally:
+        with contextlib.suppress(Exception):
+            made("down", "-y", "--force", code=None)
+        assert made.left() == []
+
+
+def test_ssh_answers_not_long_after_the_guests_own_boot(pair: Machines) -> None:
+    waited = pair.report["seconds"]["waiting for the machines"] + pair.report["seconds"]["provisioning"]
+    own = []
+    for machine in ("node0.machine", "node1.machine"):
+        said = wait_for(lambda machine=machine: finished(pair, machine))
+        own.append(boot_seconds(said))
+    print(f"boot to SSH of both: {waited:.1f} s; the guests' own boot: {own[0]:.1f} and {own[1]:.1f} s")
+    assert waited <= 1.3 * max(own)
+
+
+def finished(pair: Machines, machine: str) -> str | None:
+    said = pair.on(machine, "systemd-analyze time", code=None)
+    return said if "Startup finished" in said else None
+
+
+def boot_seconds(said: str) -> float:
+    total = re.search(r"= (?:(\d+)min )?([\d.]+)s", said)
+    assert total, said
+    return 60 * int(total[1] or 0) + float(total[2])
+
+
+def test_status_says_what_the_machines_run_on(pair: Machines) -> None:
+    told = pair("status")
+    assert re.search(r"QEMU [\d.]+ with (KVM|TCG, emulated: .+)", told.out)
+    assert pair("status", "--json").data["state"] == "up"
+
+
+def test_nothing_listens_but_ssh_and_the_node(pair: Machines) -> None:
+    """On the machines: sshd, and on the cluster's own addresses what the share and the node need."""
+    listening = pair.on("node1.machine", "ss -Hltn | awk '{print $4}'").split()
+    ours = {"127.0.0.1:2222", "10.87.0.2:2222"}
+    assert ours <= set(listening)
+    assert not [place for place in listening if place.endswith(":2222") and place not in ours]
+    user = pair.on("node1.machine", "docker inspect -f '{{.Config.User}} {{.HostConfig.CapDrop}}' $(docker ps -q)")
+    assert user.split() == ["1000:1000", "[ALL]"]
+
+
+def test_the_share_is_a_kernel_nfs_and_the_same_on_both(pair: Machines) -> None:
+    mounted = pair.on("node1.machine", "grep ' /shared ' /proc/mounts")
+    assert re.match(r"\S+:/\S* /shared nfs4 rw", mounted), mounted
+    pair("exec", "node0", "--", "sh", "-c", "echo from the head >/shared/a")
+    assert pair("exec", "node1", "--", "cat", "/shared/a").out.strip() == "from the head"
+    pair("exec", "node1", "--", "sh", "-c", "echo from the worker >/shared/b")
+    assert pair("exec", "node0", "--", "cat", "/shared/b").out.strip() == "from the worker"
+
+
+def test_an_address_outside_the_cluster_gets_neither_port_nor_share(pair: Machines) -> None:
+    """From a network namespace of the worker, on the same wire with an address that the cluster does not know."""
+    pair.on(
+        "node1.machine",
+        "ip netns add outsider && ip link add out0 link eth1 type macvlan mode bridge\n"
+        f"ip link set out0 netns outsider && ip -n outsider addr add {OUTSIDER}/16 dev out0\n"
+        "ip -n outsider link set out0 up",
+    )
+    try:
+        pair.on("node0.machine", "systemd-run --unit=listener --collect python3 -m http.server 8099")
+        ask = 'python3 -c \'import socket; socket.create_connection(("10.87.0.1", 8099), 5); print("open")\''
+        wait_for(lambda: "open" in pair.on("node1.machine", ask, code=None), 60)
+        refused = pair.on("node1.machine", f"ip netns exec outsider {ask}", code=None)
+        assert "open" not in refused
+        assert "imed out" in refused, refused
+        # Past the firewall the export itself refuses.
+        pair.on("node0.machine", "systemctl stop listener hvdctl-firewall")
+        source = pair.on("node1.machine", "awk '$2 == \"/shared\" {print $1}' /proc/mounts").strip()
+        mount = "mkdir -p /mnt/x; ip netns exec outsider mount -t nfs4 -o soft,timeo=50,retrans=1,retry=0"
+        said = pair.on("node1.machine", f"{mount} {source} /mnt/x", code=None)
+        assert re.search("denied|not permitted|No such file", said), said
+        assert "/mnt/x" not in pair.on("node1.machine", "cat /proc/mounts")
+    finally:
+        pair.on("node1.machine", "ip netns del outsider", code=None)
+        pair.on("node0.machine", "systemctl start hvdctl-firewall", code=None)
+    assert "table inet hvdctl" in pair.on("node0.machine", "nft list tables")
+
+
+def test_a_horovod_job_spans_both_machines(pair: Machines) -> None:
+    done = pair("run", "--", "python", "allreduce.py")
+    assert done.out.count("sum 3 of 2 by gloo") == 2, done.out
+
+
+def test_a_second_run_changes_nothing(pair: Machines) -> None:
+    phases = json.loads((pair.folder / "phases.json").read_text())
+    del phases["configure"]
+    (pair.folder / "phases.json").write_text(json.dumps(phases))
+    assert pair("up", "--json").data["configured"]
+    recap = pair.recap()
+    assert set(recap) == {"node0", "node1", "node0.machine", "node1.machine"}
+    assert {host: told["changed"] for host, told in recap.items()} == dict.fromkeys(recap, 0)
+
+
+def test_the_worker_comes_back_from_a_reboot_as_it_was(pair: Machines) -> None:
+    before = pair.on("node1.machine", "cat /proc/sys/kernel/random/boot_id")
+    pair.on("node1.machine", "systemctl reboot", code=None)
+    wait_for(lambda: before != pair.on("node1.machine", "cat /proc/sys/kernel/random/boot_id", code=None) != "", 600)
+
+    def seen() -> bool:
+        return pair("exec", "node1", "--", "cat", "/shared/a", code=None).out.strip() == "from the head"
+
+    wait_for(seen, 300)
+    assert "table inet hvdctl" in pair.on("node1.machine", "nft list tables")
+    shown = pair("exec", "node1", "--", "hvd-link", "eth1", "show").out.strip()
+    assert shown == "200000000"
+
+
+def test_a_machine_that_crashed_is_made_anew(pair: Machines) -> None:
+    was = pair.ids()
+    qemu.stop(qemu.running(pair.name)["node1"])
+    told = pair("status", "--json", code=1).data
+    assert told["lost"] == ["node1"]
+    pair("up")
+    now = pair.ids()
+    assert now["node0"] == was["node0"]
+    assert now["node1"] != was["node1"]
+    assert pair("exec", "node1", "--", "cat", "/shared/a").out.strip() == "from the head"
+
+
+class Lab(Machines):
+    """The same machines, given to `static` in a home of its own."""
+
+    def left(self) -> list[str]:
+        return []
+
+
+@pytest.fixture(scope="module")
+def lab(pair: Machines, tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """The machines as someone else's, with nothing of hvdctl on them."""
+    folder = tmp_path_factory.mktemp("lab")
+    made = Lab(folder / "home", cwd=folder)
+    cluster = Cluster.__new__(Cluster)
+    cluster.name, cluster.folder = pair.name, pair.folder
+    from hvdctl import configure
+
+    configure.play(cluster, "teardown.yml", {}, lambda _: None)
+    ports = {node["name"]: node["ssh_port"] for node in pair("status", "--json").data["nodes"]}
+    keys = {}
+    for line in (pair.folder / "ssh" / "known_hosts").read_text().splitlines():
+        name, key = line.split(" ", 1)
+        keys[name.split(".")[0], ".machine." in name] = key
+    home = folder / "user"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "known_hosts").write_text(
+        "".join(f"[127.0.0.1]:{ports[node]} {keys[node, True]}\n" for node in ports)
+        + "".join(f"10.87.0.{index + 1} {keys[f'node{index}', True]}\n" for index in range(2))
+    )
+    (folder / "facts.json").write_text(
+        json.dumps({"ports": ports, "home": str(home), "key": str(pair.folder / "ssh" / "id_ed25519")})
+    )
+    return made
+
+
+@pytest.fixture
+def facts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((lab.cwd / "facts.json").read_text())
+    monkeypatch.setenv("HOME", found["home"])
+    return found
+
+
+def manifest(ports: dict[str, int]) -> str:
+    """As jFed saves it."""
+    nodes = "".join(
+        f'<node client_id="{name}" exclusive="true" component_id="urn:publicid:IDN+wall2.ilabt.iminds.be+node+{name}">'
+        f'<interface client_id="{name}:if0" mac_address="5254008700{index:02x}">'
+        f'<ip address="10.87.0.{index + 1}" netmask="255.255.0.0" type="ipv4"/></interface>'
+        f'<services><login authentication="ssh-keys" hostname="127.0.0.1" port="{port}" username="hvdctl"/></services>'
+        "</node>"
+        for index, (name, port) in enumerate(ports.items())
+    )
+    refs = "".join(f'<interface_ref client_id="{name}:if0"/>' for name in ports)
+    return (
+        '<?xml version="1.0"?>\n<rspec xmlns="http://www.geni.net/resources/rspec/3" type="manifest">'
+        f'{nodes}<link client_id="link0">{refs}</link></rspec>\n'
+    )
+
+
+def test_what_is_wrong_with_a_machine_is_named_and_nothing_is_changed(
+    pair: Machines, lab: Lab, facts: dict[str, Any]
+) -> None:
+    good = {"user": "hvdctl", "address": "127.0.0.1"}
+    hosts = [
+        {**good, "port": port, "private_address": f"10.87.0.{index + 1}"}
+        for index, port in enumerate(facts["ports"].values())
+    ]
+    other = lab.cwd / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True)
+    changed = (other.with_suffix(".pub")).read_text().rsplit(" ", 1)[0]
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"key": str(other)}, "refused the key"),
+        ({"hosts": [hosts[0], {**hosts[1], "port": 1}]}, "127.0.0.1:1"),
+        ({"hosts": [hosts[0], {**hosts[1], "host_key": [changed]}]}, "host key"),
+        ({"hosts": [hosts[0], {**hosts[1], "private_address": "10.87.9.9"}]}, "10.87.9.9"),
+        ({"hosts": [hosts[0]]}, "2"),
+    ]
+    for change, told in cases:
+        spec = {"provider": "static", "nodes": 2, "options": {"hosts": hosts, "key": facts["key"], **change}}
+        (lab.cwd / "bad.yml").write_text(yaml.safe_dump(spec))
+        refused = lab("up", "--file", "bad.yml", code=None)
+        assert refused.code in (1, 2), refused.out + refused.err
+        assert told in refused.err, refused.err
+        assert "→" in refused.err or "hint" in refused.err
+    assert "no such" in pair.on("node0.machine", "ls /etc/hvdctl/*", code=None).lower()
+
+
+def test_a_manifest_an_inventory_and_a_host_list_lead_to_the_same_cluster(
+    pair: Machines, lab: Lab, facts: dict[str, Any]
+) -> None:
+    ports = facts["ports"]
+    (lab.cwd / "wall.rspec").write_text(manifest(ports))
+    imported = lab_import(lab, facts, "wall.rspec", "wall.yml")
+    assert [host["private_address"] for host in imported["options"]["hosts"]] == ["10.87.0.1", "10.87.0.2"]
+    report = lab("up", "--file", "wall.yml", "--json").data
+    assert report["configured"]
+    assert lab("status", "--json").data["state"] == "up"
+    lab("exec", "node1", "--", "sh", "-c", "echo here >/shared/from-static")
+    assert lab("exec", "node0", "--", "cat", "/shared/from-static").out.strip() == "here"
+
+    (lab.cwd / "lab.ini").write_text(
+        "[nodes]\n"
+        + "".join(
+            f"{name} ansible_host=127.0.0.1 ansible_port={port} ansible_user=hvdctl "
+            f"hvd_private_address=10.87.0.{index + 1}\n"
+            for index, (name, port) in enumerate(ports.items())
+        )
+    )
+    lab_import(lab, facts, "lab.ini", "ini.yml")
+    assert not lab("up", "--file", "ini.yml", "--json").data["configured"], "they are the same machines"
+
+
+def lab_import(lab: Lab, facts: dict[str, Any], source: str, target: str, *words: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [*lab.argv("import", source, "--output", target, "--key", facts["key"], *words)],
+        cwd=lab.cwd,
+        env={**lab.env, "HOME": facts["home"]},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = yaml.safe_load((lab.cwd / target).read_text())
+    return found
+
+
+def test_down_of_static_undoes_all_and_leaves_the_machines(pair: Machines, lab: Lab, facts: dict[str, Any]) -> None:
+    assert "0 left" in lab("down", "-y").out
+    for machine in ("node0.machine", "node1.machine"):
+        look = "docker ps -aq; ls -d /etc/hvdctl/* /srv/hvdctl/*; nft list tables; tc qdisc show"
+        left = pair.on(machine, look, code=None)
+        assert "hvdctl" not in left.replace("/etc/hvdctl/*", "").replace("/srv/hvdctl/*", ""), left
+        assert "tbf" not in left
+        assert "/shared" not in pair.on(machine, "cat /proc/mounts /etc/fstab")
+    assert len(qemu.running(pair.name)) == 2
+
+
+def test_a_machine_behind_a_jump_host_as_a_host_list(pair: Machines, lab: Lab, facts: dict[str, Any]) -> None:
+    """The one is the bastion, and the other has only the address that it knows."""
+    (lab.cwd / "nodes.txt").write_text("10.87.0.2\n")
+    proxy = f"hvdctl@127.0.0.1:{facts['ports']['node0']}"
+    lab_import(lab, facts, "nodes.txt", "list.yml", "--user", "hvdctl", "--proxy", proxy, "--name", lab.name)
+    lab("up", "--file", "list.yml")
+    assert lab("exec", "--json", "--", "cat", "/etc/hostname").data[0]["stdout"].strip() == "node0"
+    assert "0 left" in lab("down", "-y").out
+
+
+def test_down_leaves_nothing(pair: Machines) -> None:
+    assert "0 left" in pair("down", "-y").out
+    assert pair.left() == []
+    assert qemu.running(pair.name) == {}
+    assert not qemu.switch_folder(pair.name).exists()
+    assert not (pair.folder / "lock").exists()
+    assert [entry.name for entry in pair.home.iterdir()] in ([], [pair.name])
+    assert not list(Path(pair.folder).glob("vm/*"))

@@ -1,0 +1,1 @@
+"""The sites that nodes come from: one module a provider, each with what `providers.Site` asks for."""

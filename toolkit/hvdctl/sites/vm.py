@@ -1,0 +1,174 @@
+"""The site `vm`: what of a cluster stands on this machine as QEMU guests, asked of the processes themselves."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from hvdctl import process, qemu
+from hvdctl.cluster import Cluster
+from hvdctl.errors import HvdctlError, UsageError
+from hvdctl.progress import Progress, Step
+from hvdctl.spec import Delay, Size
+
+if TYPE_CHECKING:
+    from hvdctl.spec import Spec
+
+_MEMORY = 2 * 2**30
+_IMAGE = "auto"
+
+
+class Options(BaseModel):
+    """Settings of virtual machines."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    image: Annotated[str, Field(min_length=1)] = Field(
+        _IMAGE, description="Folder with disk.raw, vmlinuz and initrd; auto: the one of `hvdctl image build vm`."
+    )
+    disk: Size = Field(20 * 2**30, description="Disk of a machine, such as 40g; it grows as it is written to.")
+    subnet: str = Field("10.87.0.0/16", description="Addresses of the network between the machines.")
+    internet: bool = Field(True, description="Whether the machines reach beyond this one.")
+    firewall: bool = Field(True, description="Whether the machines refuse all but SSH from outside the cluster.")
+    delay: Delay = Field(None, description="Added to every packet that a machine sends, such as 2ms.")
+
+    @field_validator("subnet")
+    @classmethod
+    def _network(cls, value: str) -> str:
+        try:
+            found = ipaddress.IPv4Network(value)
+        except ValueError:
+            found = None
+        if found is None or found.prefixlen > 29 or found.overlaps(ipaddress.IPv4Network("10.0.2.0/24")):
+            raise ValueError(f"{value!r} is not a free range; write one such as 10.87.0.0/16, 10.0.2.0/24 is taken")
+        return value
+
+    @field_validator("disk")
+    @classmethod
+    def _disk(cls, value: int | None) -> int:
+        if value is None or value < 20 * 2**30:
+            raise ValueError("a machine's disk has 20g or more")
+        return value
+
+
+def preflight(spec: Spec) -> None:
+    """Raise where this machine can't run the guests that are asked for."""
+    for tool in (qemu.BINARY, "qemu-img", "vde_switch"):
+        process.tool(tool)
+    options = _options(spec)
+    if os.uname().machine != "x86_64":
+        raise UsageError(f"provider vm has images for x86_64 only, this machine is {os.uname().machine}")
+    if spec.gpus:
+        raise UsageError(f"gpus: {spec.gpus} asked, but virtual machines have none here", hint="use --gpus 0")
+    if options.image != _IMAGE and not qemu.Image(Path(options.image)).whole:
+        raise UsageError(
+            f"options.image: {options.image} has no disk.raw, vmlinuz and initrd",
+            hint="write a folder that has them, or auto",
+        )
+    room = ipaddress.IPv4Network(options.subnet).num_addresses - 2
+    if spec.nodes > room:
+        raise UsageError(f"options.subnet: {options.subnet} has {room} addresses for {spec.nodes} nodes")
+    wanted = spec.memory or _MEMORY
+    if wanted < 2**30:
+        raise UsageError("memory: a machine needs 1g or more", hint="use --memory 2g")
+    missing = spec.nodes - len(qemu.running(spec.name))
+    free = _available()
+    if missing * wanted > free:
+        raise UsageError(
+            f"{missing} machines of {wanted / 2**30:g} GiB don't fit: {free / 2**30:.1f} GiB of memory are free",
+            hint="use fewer --nodes or less --memory",
+        )
+
+
+def access(spec: Spec) -> None:
+    return None
+
+
+def settings(spec: Spec) -> dict[str, Any]:
+    from hvdctl import vmimage
+
+    options = _options(spec)
+    chosen = options.image if options.image != _IMAGE else str(vmimage.image(spec.framework).folder)
+    return options.model_dump(mode="json") | {"disk": options.disk, "image": chosen}
+
+
+def prepare(spec: Spec, progress: Progress) -> None:
+    from hvdctl import vmimage
+
+    options = _options(spec)
+    if options.image == _IMAGE:
+        vmimage.build(spec.framework, progress)
+    image = qemu.Image(Path(settings(spec)["image"]))
+    with progress.phase("Trying KVM") as step:
+        chosen, why = qemu.acceleration(image)
+        step.update(f"{chosen}: {why}")
+
+
+def observe(cluster: str) -> dict[str, str]:
+    return dict.fromkeys(qemu.running(cluster), "running")
+
+
+def about(cluster: str) -> str:
+    nodes = Cluster(cluster).nodes()
+    image = _stored_image(cluster)
+    if not nodes or image is None:
+        return ""
+    chosen, why = qemu.acceleration(image)
+    told = "KVM" if chosen == "kvm" else f"TCG, emulated: {why}"
+    return f"QEMU {qemu.version()} with {told}"
+
+
+def hint(message: str) -> str:
+    return ""
+
+
+def leftovers(cluster: str) -> list[str]:
+    folder = Cluster(cluster).folder / "vm"
+    disks = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    switch = qemu.switch_folder(cluster)
+    return [
+        *(f"process {qemu.title(cluster, name)} ({pid})" for name, pid in qemu.running(cluster).items()),
+        *(f"disk {qemu.title(cluster, name)}" for name in disks),
+        *([f"switch {switch}"] if qemu.switch(switch) is not None or switch.exists() else []),
+    ]
+
+
+def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
+    from hvdctl.tfprovider import machine
+
+    folder = Cluster(cluster).folder / "vm"
+    names = {*qemu.running(cluster), *(entry.name for entry in (folder.iterdir() if folder.is_dir() else []))}
+    for name in sorted(names):
+        step.update(f"machine {name}")
+        machine.end(cluster, name)
+    machine.drop_switch(qemu.switch_folder(cluster))
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def clusters() -> list[str]:
+    return sorted({cluster for cluster, _ in qemu.guests()})
+
+
+def _options(spec: Spec) -> Options:
+    own = spec.own()
+    assert isinstance(own, Options)  # noqa: S101 - the registry gave it
+    return own
+
+
+def _stored_image(cluster: str) -> qemu.Image | None:
+    try:
+        spec = Cluster(cluster).spec()
+    except HvdctlError:
+        return None
+    image = qemu.Image(Path(settings(spec)["image"]))
+    return image if image.whole else None
+
+
+def _available() -> int:
+    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(facts["MemAvailable"].split()[0]) * 1024

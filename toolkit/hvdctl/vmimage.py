@@ -1,0 +1,150 @@
+"""The image of virtual machines: Debian with its cloud kernel and all that the roles ask for.
+
+It is built as a container image is, with the same Debian under it, and then written to a disk by a container of itself:
+no guest has to be booted for it, and no root is needed beyond the engine. The layers of the Horovod image that seldom
+change are in the guests' engine already, so that `up` has only the last one to push.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvdctl import debian, engine, images, paths, qemu
+from hvdctl.cluster import digest
+from hvdctl.errors import HvdctlError, PhaseError
+from hvdctl.imagebuild import Builder
+from hvdctl.progress import Progress, Step
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+# The file system's size is what a guest sees; on disk there is only what is in it.
+_SIZE = "20G"
+
+
+def image(framework: str) -> qemu.Image:
+    """Where the image for this framework lies, or would; the folder is named by all that goes into it."""
+    names = images.plan_of(framework, None).names
+    return qemu.Image(paths.cache() / "vm" / f"{framework}-{digest(names['vm'], names['runtime'], _SIZE)}")
+
+
+def build(framework: str, progress: Progress, *, rebuild: bool = False) -> images.Built:
+    """Make the image where it is not there; at once when it is."""
+    started = time.monotonic()
+    wanted = image(framework)
+    made = rebuild or not wanted.whole
+    if made:
+        images.build(framework, progress)
+        with images.turn(progress):
+            if rebuild or not wanted.whole:
+                _build(framework, wanted, progress, rebuild)
+    return images.Built(str(wanted.folder), wanted.folder.name, time.monotonic() - started, made)
+
+
+def installed() -> list[qemu.Image]:
+    """All images on this machine."""
+    root = paths.cache() / "vm"
+    found = [qemu.Image(folder) for folder in sorted(root.iterdir())] if root.is_dir() else []
+    return [one for one in found if one.whole]
+
+
+def listed() -> list[images.Installed]:
+    """The same, as `image list` shows them."""
+    current = {image(framework).folder for framework in images.FRAMEWORKS}
+    return [
+        images.Installed(
+            reference=str(one.folder),
+            id=one.folder.name,
+            kind="disk",
+            framework=one.folder.name.rsplit("-", 1)[0],
+            size=one.disk.stat().st_blocks * 512,
+            created=datetime.fromtimestamp(one.disk.stat().st_mtime, UTC),
+            current=one.folder in current,
+        )
+        for one in installed()
+    ]
+
+
+def _build(framework: str, wanted: qemu.Image, progress: Progress, rebuild: bool) -> None:
+    plan = images.plan_of(framework, None)
+    client = engine.client(timeout=3600)
+    log = paths.cache() / "logs" / f"image-vm-{wanted.folder.name}.log"
+    builder = Builder(client, log, {"hvdctl.framework": ""}, fresh=rebuild)
+    try:
+        if not client.images.list(plan.names["debian"]):
+            images.build_debian(client, plan, builder, progress)
+        if rebuild or not client.images.list(plan.names["vm"]):
+            with progress.phase("Machine image") as step:
+                arguments = {"DEBIAN": plan.names["debian"], **debian.proxy()}
+                builder.build(plan.names, "vm", plan.sources["vm"], arguments, step)
+        with progress.phase("Machine disk") as step:
+            paths.private(wanted.folder.parent)
+            work = Path(tempfile.mkdtemp(prefix=".making-", dir=wanted.folder.parent))
+            try:
+                _write_disk(client, plan, work, log, step)
+                shutil.rmtree(wanted.folder, ignore_errors=True)
+                work.rename(wanted.folder)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+        _prune(wanted)
+    finally:
+        client.close()
+
+
+def _write_disk(client: DockerClient, plan: images.Plan, work: Path, log: Path, step: Step) -> None:
+    from docker.errors import DockerException
+    from docker.types import Mount
+
+    archive = work / "images.tar"
+    try:
+        step.update("saving the Horovod image")
+        with archive.open("wb") as file:
+            for chunk in client.images.get(plan.names["runtime"]).save(named=True):
+                file.write(chunk)
+        step.update("writing the disk")
+        maker = client.containers.create(
+            plan.names["vm"],
+            ["hvd-build", "/out", _SIZE, "/out/images.tar"],
+            network_mode="none",
+            mounts=[Mount("/out", str(work), type="bind"), Mount("/work", None, type="volume")],
+            # The engine inside mounts the layers that it unpacks.
+            cap_add=["SYS_ADMIN"],
+            security_opt=["seccomp=unconfined", "apparmor=unconfined"],
+        )
+        try:
+            maker.start()
+            code = maker.wait()["StatusCode"]
+            said = maker.logs().decode(errors="replace")
+        finally:
+            maker.remove(force=True, v=True)
+    except (DockerException, OSError) as error:
+        raise engine.describe(error) from error
+    with log.open("a") as file_:
+        file_.write(said)
+    if code:
+        raise _explain(said, log)
+    archive.unlink()
+    if not qemu.Image(work).whole:
+        raise PhaseError("the disk was not written", log=log)
+
+
+def _explain(said: str, log: Path) -> HvdctlError:
+    if "No space left on device" in said or "Could not allocate block" in said:
+        return PhaseError("the disk is full: no room for the machine image", hint="free some space", log=log)
+    lines = said.strip().splitlines()
+    return PhaseError(f"the machine image was not made: {lines[-1] if lines else 'without a word'}", log=log)
+
+
+def _prune(kept: qemu.Image) -> None:
+    """Remove the images that no guest runs on; those of a guest that ended are made anew with it."""
+    used = {words for _, argv in qemu.processes() for words in argv}
+    for one in installed():
+        same = one.folder.name.rsplit("-", 1)[0] == kept.folder.name.rsplit("-", 1)[0]
+        if same and one != kept and str(one.kernel) not in used and os.access(one.folder, os.W_OK):
+            shutil.rmtree(one.folder, ignore_errors=True)
