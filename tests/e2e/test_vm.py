@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,23 @@ def test_a_horovod_job_spans_both_machines(pair: Machines) -> None:
     assert done.out.count("sum 3 of 2 by gloo") == 2, done.out
 
 
+RELINK = """
+import sys
+from hvdctl import pipeline
+from hvdctl.cluster import Cluster
+from hvdctl.progress import Silent
+pipeline.relink(Cluster(sys.argv[1]), int(sys.argv[2]), Silent())
+"""
+
+
+def test_links_get_another_rate_while_the_cluster_stands(pair: Machines) -> None:
+    """As a bench does it; back to the spec's own in the end."""
+    for rate in (100_000_000, 200_000_000):
+        subprocess.run([sys.executable, "-c", RELINK, pair.name, str(rate)], env=pair.env, timeout=300, check=True)
+        shown = pair("exec", "--all", "--json", "--", "hvd-link", "eth1", "show").data
+        assert [node["stdout"].strip() for node in shown] == [str(rate)] * 2
+
+
 def test_a_second_run_changes_nothing(pair: Machines) -> None:
     phases = json.loads((pair.folder / "phases.json").read_text())
     del phases["configure"]
@@ -267,10 +285,11 @@ def test_what_is_wrong_with_a_machine_is_named_and_nothing_is_changed(
     changed = (other.with_suffix(".pub")).read_text().rsplit(" ", 1)[0]
     cases: list[tuple[dict[str, Any], str]] = [
         ({"key": str(other)}, "refused the key"),
-        ({"hosts": [hosts[0], {**hosts[1], "port": 1}]}, "127.0.0.1:1"),
-        ({"hosts": [hosts[0], {**hosts[1], "host_key": [changed]}]}, "host key"),
-        ({"hosts": [hosts[0], {**hosts[1], "private_address": "10.87.9.9"}]}, "10.87.9.9"),
-        ({"hosts": [hosts[0]]}, "2"),
+        ({"hosts": [hosts[0], {**hosts[1], "port": 1}]}, "[127.0.0.1]:1"),
+        ({"hosts": [hosts[0], {**hosts[1], "port": 1, "host_key": [changed]}]}, "can't be reached"),
+        ({"hosts": [hosts[0], {**hosts[1], "host_key": [changed]}]}, "shows another host key"),
+        ({"hosts": [hosts[0], {**hosts[1], "private_address": "10.87.9.9"}]}, "has no interface with 10.87.9.9"),
+        ({"hosts": [hosts[0]]}, "nodes: 2 asked, but options.hosts has 1"),
     ]
     for change, told in cases:
         spec = {"provider": "static", "nodes": 2, "options": {"hosts": hosts, "key": facts["key"], **change}}

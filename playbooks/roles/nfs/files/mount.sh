@@ -4,12 +4,9 @@ point=/shared
 case $HVD_SOURCE in
     /*)
         [ -d "$HVD_SOURCE" ] || fail "$HVD_SOURCE is not there: it has to be a folder that all machines have in common"
-        kind=none options=bind
+        kind=none options=bind after=
         ;;
-    *)
-        # It waits for the head as long as it takes: both may have been started at the same moment.
-        kind=nfs options=nfsvers=4.2,proto=tcp,hard,noatime,_netdev,retry=100000
-        ;;
+    *) kind=nfs options=nfsvers=4.2,proto=tcp,hard,noatime,_netdev after=hvdctl-share.service ;;
 esac
 
 if ! mountpoint -q "$point" && [ -n "$(ls -A "$point" 2>/dev/null)" ]; then
@@ -17,26 +14,27 @@ if ! mountpoint -q "$point" && [ -n "$(ls -A "$point" 2>/dev/null)" ]; then
 fi
 [ -d "$point" ] || folder "$point" 755
 
-# Without it the mount of a machine whose address comes late fails for good: the network is not reachable.
-unit hvdctl-address.service "[Unit]
-Description=Address $HVD_ADDRESS of the hvdctl cluster $HVD_CLUSTER
+# It waits for the head as long as it takes, as both may have been started at the same moment. The mount itself must not:
+# the time that it has is also what a machine takes to end when its head is gone.
+if [ -n "$after" ]; then
+    unit hvdctl-share.service "[Unit]
+Description=The head of the hvdctl cluster $HVD_CLUSTER serves its share
 After=network.target
 [Service]
 Type=oneshot
 RemainAfterExit=yes
 TimeoutStartSec=infinity
-ExecStart=/bin/sh -c 'until ip -o addr show to $HVD_ADDRESS/32 | grep -q .; do sleep 0.2; done'
+ExecStart=/bin/bash -c 'until timeout 3 bash -c \"exec 3<>/dev/tcp/${HVD_SOURCE%%:*}/2049\" 2>/dev/null; do sleep 1; done'
 [Install]
 WantedBy=multi-user.target" || true
-# Not before remote-fs.target, as such mounts are: logging in waits for that one, and so would wait for the head. A head
-# that is gone must not hold up the end of a machine either: hence a lazy unmount, after all files were closed.
+fi
+# Not before remote-fs.target, as such mounts are: logging in waits for that one, and so would wait for the head.
 stale=
 if unit shared.mount "[Unit]
 Description=Share of the hvdctl cluster $HVD_CLUSTER
 DefaultDependencies=no
-Requires=hvdctl-address.service
-After=local-fs.target network.target network-online.target hvdctl-address.service
-Wants=network-online.target
+${after:+Requires=$after
+}After=local-fs.target network.target${after:+ $after}
 Before=docker.service umount.target
 Conflicts=umount.target
 [Mount]
@@ -44,7 +42,7 @@ What=$HVD_SOURCE
 Where=$point
 Type=$kind
 Options=$options
-TimeoutSec=infinity
+TimeoutSec=60
 LazyUnmount=yes
 [Install]
 WantedBy=multi-user.target"; then
@@ -59,8 +57,9 @@ if [ -n "$stale" ] && mountpoint -q "$point"; then
 fi
 if ! mountpoint -q "$point"; then
     if ! timeout "$HVD_WAIT" systemctl start shared.mount; then
-        systemctl stop --no-block shared.mount
-        fail "$HVD_SOURCE can't be mounted on $point after $HVD_WAIT s: $(journalctl -q -u shared.mount -n 3 -o cat | tr '\n' ' ')"
+        systemctl stop --no-block shared.mount ${after:+"$after"}
+        fail "$HVD_SOURCE can't be mounted on $point within $HVD_WAIT s${after:+; does port 2049 of the head answer here?}" \
+            "$(journalctl -q -u shared.mount -n 3 -o cat | tr '\n' ' ')"
     fi
     changed "$point mounted from $HVD_SOURCE"
 fi
