@@ -301,9 +301,7 @@ def test_what_is_wrong_with_a_machine_is_named_and_nothing_is_changed(
     assert "no such" in pair.on("node0.machine", "ls /etc/hvdctl/*", code=None).lower()
 
 
-def test_a_manifest_an_inventory_and_a_host_list_lead_to_the_same_cluster(
-    pair: Machines, lab: Lab, facts: dict[str, Any]
-) -> None:
+def test_a_manifest_and_an_inventory_lead_to_the_same_cluster(pair: Machines, lab: Lab, facts: dict[str, Any]) -> None:
     ports = facts["ports"]
     (lab.cwd / "wall.rspec").write_text(manifest(ports))
     imported = lab_import(lab, facts, "wall.rspec", "wall.yml")

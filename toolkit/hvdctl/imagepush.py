@@ -182,16 +182,15 @@ def _light(client: DockerClient, image: str, identity: str, left_out: Sequence[s
 
     Where only the last layers are left, it is kept: the engine writes all of them before it can be told which.
     """
-    stream = _archive(client.api.get_image(image), set(left_out))
     if not left_out:
-        return stream
+        return _archive(client.api.get_image(image), set())
     kept = paths.private(paths.cache() / "push") / f"{digest(image, identity, *left_out)}.tar"
     if not kept.exists():
         for old in kept.parent.iterdir():
             old.unlink(missing_ok=True)
         part = kept.with_suffix(f".{os.getpid()}")
         with part.open("wb") as file:
-            file.writelines(stream)
+            file.writelines(_archive(client.api.get_image(image), set(left_out)))
         part.replace(kept)
     return _pieces(kept)
 

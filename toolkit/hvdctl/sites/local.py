@@ -97,11 +97,11 @@ def observe(cluster: str) -> dict[str, str]:
     return {c.labels[NAME_LABEL]: str(c.status) for c in found if NAME_LABEL in c.labels}
 
 
-@_plainly
 def hint(message: str) -> str:
     return ""
 
 
+@_plainly
 def leftovers(cluster: str) -> list[str]:
     return [f"{kind} {thing.name}" for kind, thing in _things(cluster)]
 
