@@ -7,10 +7,10 @@ set -eu
 out=$1
 size=$2
 archive=${3:-}
-root=/work/root
+root=/making/root
 
 mkdir -p "$root"
-tar --one-file-system --exclude=./work --exclude=./dev -C / -cf - . | tar -C "$root" -xpf -
+tar --one-file-system --exclude=./making --exclude=./dev -C / -cf - . | tar -C "$root" -xpf -
 # What the engine mounts over the container's own is not in the copy.
 for folder in dev proc sys run tmp; do
     mkdir -p "$root/$folder"

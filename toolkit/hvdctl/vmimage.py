@@ -112,7 +112,7 @@ def _write_disk(client: DockerClient, plan: images.Plan, work: Path, log: Path, 
             plan.names["vm"],
             ["hvd-build", "/out", _SIZE, "/out/images.tar"],
             network_mode="none",
-            mounts=[Mount("/out", str(work), type="bind"), Mount("/work", None, type="volume")],
+            mounts=[Mount("/out", str(work), type="bind"), Mount("/making", None, type="volume")],
             # The engine inside mounts the layers that it unpacks.
             cap_add=["SYS_ADMIN"],
             security_opt=["seccomp=unconfined", "apparmor=unconfined"],

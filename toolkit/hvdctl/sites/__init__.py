@@ -1,1 +1,38 @@
 """The sites that nodes come from: one module a provider, each with what `providers.Site` asks for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from hvdctl.errors import HvdctlError
+
+_Asked = ParamSpec("_Asked")
+_Answer = TypeVar("_Answer")
+
+
+def plainly(
+    told: Callable[[Exception], HvdctlError | None],
+) -> Callable[[Callable[_Asked, _Answer]], Callable[_Asked, _Answer]]:
+    """A decorator: what a site refuses, or that it is silent, as an error of ours.
+
+    `told` puts it into words; what it gives None for is a defect, and passes.
+    """
+
+    def decorate(ask: Callable[_Asked, _Answer]) -> Callable[_Asked, _Answer]:
+        @functools.wraps(ask)
+        def asked(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Answer:
+            try:
+                return ask(*args, **kwargs)
+            except HvdctlError:
+                raise
+            except Exception as error:
+                known = told(error)
+                if known is None:
+                    raise
+                raise known from error
+
+        return asked
+
+    return decorate

@@ -15,8 +15,8 @@ from pydantic import Field, ValidationError
 
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.progress import Progress, Step
-from hvdctl.sites import cloud, ec2
-from hvdctl.sites.awserrors import explain, installed, plainly
+from hvdctl.sites import cloud, ec2, plainly
+from hvdctl.sites.awserrors import explain, installed, told
 from hvdctl.sites.cloud import CloudOptions, Disk, Text
 from hvdctl.spec import Spec
 
@@ -24,6 +24,9 @@ _SWEEPS = 5
 _PAUSE = 3.0
 _CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
 _FILES = {"AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials", "AWS_CONFIG_FILE": "~/.aws/config"}
+
+
+_plainly = plainly(told)
 
 
 class Options(CloudOptions):
@@ -40,7 +43,7 @@ class Options(CloudOptions):
     disk: Disk = Field(50 * 2**30, description="Disk of a node, such as 100g; none: as the machine image has it.")
 
 
-@plainly
+@_plainly
 def preflight(spec: Spec) -> None:
     """Raise where AWS does not know the caller, has not what is asked, or has a cluster of that name already."""
     from hvdctl.cluster import Cluster
@@ -77,7 +80,7 @@ def prepare(spec: Spec, progress: Progress) -> None:
     pass  # the machine image is AWS's
 
 
-@plainly
+@_plainly
 def observe(cluster: str) -> dict[str, str]:
     """AWS's word on the instance of each node; one that has just been started counts as running."""
     seen: dict[str, str] = {}
@@ -91,7 +94,7 @@ def observe(cluster: str) -> dict[str, str]:
     return seen
 
 
-@plainly
+@_plainly
 def about(cluster: str) -> str:
     """Such as "m6i.large in eu-west-1a, spot, until 2030-01-01T08:00:00Z"."""
     lines: dict[str, None] = {}
@@ -110,12 +113,12 @@ def hint(message: str) -> str:
     return explain(message)
 
 
-@plainly
+@_plainly
 def leftovers(cluster: str) -> list[str]:
     return [f"{kind.name} {name}" for client in _where(cluster) for kind, name in ec2.things(client, cluster)]
 
 
-@plainly
+@_plainly
 def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
     """Remove all by tag. No data can be kept: the share is on the head's own disk."""
     for client in _where(cluster):
@@ -130,7 +133,7 @@ def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
             ec2.remove(client, found, step.update, step.note if last else lambda _: None)
 
 
-@plainly
+@_plainly
 def clusters() -> list[str]:
     """Those of the regions that clusters of this home are in, and of the default region."""
     from hvdctl.cluster import known

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import re
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
 
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.sites.cloud import NO_PROVIDER
-
-_Asked = ParamSpec("_Asked")
-_Answer = TypeVar("_Answer")
 
 _HINTS = (
     NO_PROVIDER,
@@ -88,23 +82,6 @@ def explain(message: str) -> str:
     return next((hint for pattern, hint in _HINTS if re.search(rf"\b(?:{pattern})", message)), "")
 
 
-def plainly(ask: Callable[_Asked, _Answer]) -> Callable[_Asked, _Answer]:
-    """What AWS refuses, or that it does not answer, as an error of ours."""
-
-    @functools.wraps(ask)
-    def asked(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Answer:
-        try:
-            return ask(*args, **kwargs)
-        except HvdctlError:
-            raise
-        except Exception as error:
-            if not _of_aws(error):
-                raise
-            raise _told(error) from error
-
-    return asked
-
-
 def installed() -> bool:
     return importlib.util.find_spec("boto3") is not None
 
@@ -117,7 +94,10 @@ def _of_aws(error: Exception) -> bool:
     return isinstance(error, BotoCoreError | ClientError)
 
 
-def _told(error: Exception) -> HvdctlError:
+def told(error: Exception) -> HvdctlError | None:
+    """An error of AWS's as one of ours."""
+    if not _of_aws(error):
+        return None
     from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError, ProfileNotFound
 
     if isinstance(error, ClientError):

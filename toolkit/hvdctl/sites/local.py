@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from hvdctl import engine
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.progress import Progress, Step
+from hvdctl.sites import plainly
 
 if TYPE_CHECKING:
     from hvdctl.spec import Spec
@@ -21,9 +20,6 @@ LABEL = "hvdctl.cluster"
 NAME_LABEL = "hvdctl.name"
 _SWEEPS = 3
 
-_Asked = ParamSpec("_Asked")
-_Answer = TypeVar("_Answer")
-
 
 class Options(BaseModel):
     """There is nothing to set."""
@@ -31,19 +27,13 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-def _plainly(ask: Callable[_Asked, _Answer]) -> Callable[_Asked, _Answer]:
-    """What the engine refuses, or that it is gone in the midst of a question, as an error of ours."""
+def _told(error: Exception) -> HvdctlError | None:
+    from docker.errors import DockerException
 
-    @functools.wraps(ask)
-    def asked(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Answer:
-        from docker.errors import DockerException
+    return engine.describe(error) if isinstance(error, DockerException | OSError) else None
 
-        try:
-            return ask(*args, **kwargs)
-        except (DockerException, OSError) as error:
-            raise engine.describe(error) from error
 
-    return asked
+_plainly = plainly(_told)
 
 
 def name_of(cluster: str, name: str) -> str:

@@ -5,20 +5,19 @@ Credentials are those that OpenStack's own tools would take: clouds.yaml, by the
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, cast
+from typing import Any, Literal, cast
 
 from pydantic import Field, ValidationError
 
 from hvdctl.errors import HvdctlError, ToolMissing, UsageError
 from hvdctl.progress import Progress, Step
-from hvdctl.sites import cloud, stack
+from hvdctl.sites import cloud, plainly, stack
 from hvdctl.sites.cloud import CloudOptions, Disk, Text
 from hvdctl.spec import Spec
 
@@ -66,9 +65,6 @@ _HINTS = (
     ),
 )
 
-_Asked = ParamSpec("_Asked")
-_Answer = TypeVar("_Answer")
-
 
 class Options(CloudOptions):
     """Which cloud, and what kind of instance."""
@@ -91,25 +87,17 @@ def explain(message: str) -> str:
     return next((hint for pattern, hint in _HINTS if re.search(pattern, message)), "")
 
 
-def plainly(ask: Callable[_Asked, _Answer]) -> Callable[_Asked, _Answer]:
-    """What OpenStack refuses, or that it does not answer, as an error of ours."""
-
-    @functools.wraps(ask)
-    def asked(*args: _Asked.args, **kwargs: _Asked.kwargs) -> _Answer:
-        try:
-            return ask(*args, **kwargs)
-        except HvdctlError:
-            raise
-        except Exception as error:
-            # The SDK's errors and those of the two libraries under it; a defect of ours is none of them.
-            if type(error).__module__.split(".")[0] not in {"openstack", "keystoneauth1", "os_service_types"}:
-                raise
-            raise HvdctlError(f"OpenStack: {error}", hint=explain(str(error))) from error
-
-    return asked
+def _told(error: Exception) -> HvdctlError | None:
+    # The SDK's errors and those of the two libraries under it; a defect of ours is none of them.
+    if type(error).__module__.split(".")[0] not in {"openstack", "keystoneauth1", "os_service_types"}:
+        return None
+    return HvdctlError(f"OpenStack: {error}", hint=explain(str(error)))
 
 
-@plainly
+_plainly = plainly(_told)
+
+
+@_plainly
 def preflight(spec: Spec) -> None:
     """Raise where OpenStack does not know the caller, has not what is asked, or has a cluster of that name already."""
     from hvdctl.cluster import Cluster
@@ -144,7 +132,7 @@ def prepare(spec: Spec, progress: Progress) -> None:
     pass  # the machine image is the cloud's
 
 
-@plainly
+@_plainly
 def observe(cluster: str) -> dict[str, str]:
     """Nova's word on the server of each node; one that is being built counts as running."""
     states = {"active": "running", "build": "running"}
@@ -156,7 +144,7 @@ def observe(cluster: str) -> dict[str, str]:
     }
 
 
-@plainly
+@_plainly
 def about(cluster: str) -> str:
     """Such as "m1.large in nova, until 2030-01-01T08:00:00Z"."""
     lines: dict[str, None] = {}
@@ -174,12 +162,12 @@ def hint(message: str) -> str:
     return explain(message)
 
 
-@plainly
+@_plainly
 def leftovers(cluster: str) -> list[str]:
     return [thing.shown for connection in _where(cluster) for thing in stack.things(connection, cluster)]
 
 
-@plainly
+@_plainly
 def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
     """Remove all of the cluster's. No data can be kept: the share is on the head's own disk."""
     for connection in _where(cluster):
@@ -194,7 +182,7 @@ def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
             stack.remove(connection, found, step.update, step.note if last else lambda _: None)
 
 
-@plainly
+@_plainly
 def clusters() -> list[str]:
     """Those of the projects that clusters of this home are in, and of the default one."""
     from hvdctl.cluster import known
