@@ -54,6 +54,14 @@ def test_a_provider_adds_only_its_options(name: str) -> None:
     assert {"main.tf", "versions.tf"} <= {file.name for file in own}
 
 
+@pytest.mark.parametrize("name", [n for n, p in REGISTRY.items() if p.kind == "machine" and not p.keeps_machines])
+def test_machines_are_a_counted_resource_called_node(name: str) -> None:
+    """By its address, node[0], hvdctl sees in a plan that the head would go, and the share with it."""
+    block = re.search(r'^resource "\w+" "node" \{\n(.*?)^\}', (INFRA / name / "main.tf").read_text(), re.M | re.S)
+    assert block
+    assert re.search(r"^  count += var\.nodes$", block[1], re.MULTILINE)
+
+
 def test_every_variable_is_typed_and_described() -> None:
     blocks = re.split(r"^variable ", (CONTRACT / "variables.tf").read_text(), flags=re.MULTILINE)[1:]
     assert blocks

@@ -50,6 +50,14 @@ def test_a_missing_image_of_the_users_own_fails(engine: FakeEngine) -> None:
     assert states(Spec(image="no/such:1"))["image"] == "fail"
 
 
+def test_machines_pull_an_image_that_is_not_here(engine: FakeEngine) -> None:
+    found = {check.name: check for check in checks.run(Spec(image="no/such:1", provider="vm"))}
+    assert (found["image"].state, found["image"].detail) == (
+        "ok",
+        "no/such:1 is not here: every machine pulls it itself",
+    )
+
+
 @pytest.fixture
 def whole(cluster: Cluster, engine: FakeEngine, fake_nodes: Path) -> Path:
     """A cluster that stands, with nodes whose doctor is content and a share common to all."""
@@ -67,6 +75,13 @@ def test_every_node_is_checked(whole: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "horovod 0.28.1" in found["horovod build"].detail
     assert "957 Mbit/s of 1 Gbit/s asked" in found["link node1"].detail
     assert list(whole.glob(".hvdctl-check*")) == [], "the mark is taken away"
+
+
+def test_a_share_that_can_not_be_written_fails(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks.jobs, "SHARE", whole / "missing")
+    found = {check.name: check for check in checks.run(Spec(name="demo", image=IMAGE))}
+    assert found["share"].state == "fail"
+    assert f"node0 can't write to {whole / 'missing'}" in found["share"].detail
 
 
 def test_a_silent_node_is_named(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from fake_engine import FakeEngine
-from hvdctl import configure, pipeline, ssh
+from hvdctl import configure, overview, pipeline, ssh
 from hvdctl.cluster import Cluster
 from hvdctl.errors import PhaseError, UsageError
 from hvdctl.progress import Silent
@@ -105,6 +105,15 @@ def test_a_plan_changes_nothing_and_leaves_nothing(hvdctl: Hvdctl, engine: FakeE
 
 
 @real
+def test_a_plan_is_no_part_of_what_stands(hvdctl: Hvdctl, site: FakeEngine) -> None:
+    """A bench re-shapes links with what was last asked for, never with what was only planned."""
+    pipeline.up(spec(nodes=1), Silent())
+    assert "1 to create" in hvdctl("plan", "--name", "demo", "--nodes", "2").out
+    pipeline.relink(Cluster("demo"), 10**8, Silent())
+    assert site.names("containers") == ["hvdctl-demo-node0"]
+
+
+@real
 def test_links_get_another_rate_for_a_while_and_nothing_else_changes(site: FakeEngine) -> None:
     pipeline.up(spec(nodes=2, net="1g"), Silent())
     cluster, nodes, links = Cluster("demo"), ids(site), site.links()
@@ -131,13 +140,13 @@ def test_a_failed_configuration_is_gone_on_with(site: FakeEngine, fake_nodes: Pa
     (fake_nodes / "unfit").write_text("node1")
     with pytest.raises(PhaseError, match="node1 failed"):
         pipeline.up(spec(), Silent())
-    assert pipeline.status("demo")["state"] == "half-made"
+    assert overview.status("demo")["state"] == "half-made"
     first = ids(site)
     (fake_nodes / "unfit").unlink()
     report = pipeline.up(spec(), Silent())
     assert report.configured
     assert (report.changes, ids(site)) == ({}, first)
-    assert pipeline.status("demo")["state"] == "up"
+    assert overview.status("demo")["state"] == "up"
 
 
 def test_a_half_made_cluster_is_cleared_from_its_label(cluster: Cluster, site: FakeEngine) -> None:
@@ -187,7 +196,7 @@ def test_down_of_what_only_the_engine_knows_names_the_way(engine: FakeEngine) ->
     with pytest.raises(UsageError, match="something carries its label") as refused:
         pipeline.down("orphan", Silent())
     assert "hvdctl down --name orphan --force" in refused.value.hint
-    assert {"cluster": "orphan", "state": "unknown here", "provider": "local"} in pipeline.list_clusters()
+    assert {"cluster": "orphan", "state": "unknown here", "provider": "local"} in overview.clusters([])
     with pytest.raises(UsageError, match="there is no cluster 'gone'"):
         pipeline.down("gone", Silent())
 
@@ -195,7 +204,7 @@ def test_down_of_what_only_the_engine_knows_names_the_way(engine: FakeEngine) ->
 def test_a_list_is_not_stopped_by_one_corrupt_cluster(cluster: Cluster, engine: FakeEngine) -> None:
     Cluster("alpha").store_spec(Spec(name="alpha", nodes=4))
     (cluster.folder / "spec.json").write_text("{")
-    rows = {row["cluster"]: row["state"] for row in pipeline.list_clusters()}
+    rows = {row["cluster"]: row["state"] for row in overview.clusters([])}
     assert rows["alpha"] == "half-made"
     assert rows["demo"].startswith("unreadable: ")
 

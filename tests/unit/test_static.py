@@ -262,6 +262,7 @@ def test_terraform_turns_the_first_hosts_into_nodes(
         ("node1", "worker", "machine", "h1.lab", "10.0.0.2", "root", "me@gate"),
     ]
     assert all(node.id.startswith(static.ID) for node in nodes)
+    assert static.planned(asked) == nodes
 
     # The same host under a new key was installed anew.
     given["options"]["hosts"][1]["host_key"] = [host_key("new")]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from hvdctl import engine, images, jobs, links, paths, pipeline, process, providers, ssh, terraform
+from hvdctl import engine, images, jobs, links, overview, paths, process, providers, ssh, terraform
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError
 from hvdctl.spec import Spec
@@ -28,18 +28,18 @@ class Check:
 
 def run(spec: Spec) -> Iterator[Check]:
     """Each check as it is done; those of nodes only where the cluster is there."""
+    provider = providers.REGISTRY[spec.provider]
     yield _tried("terraform", lambda: _version(terraform.binary()))
     for tool in ("ssh", "rsync"):
         yield _tried(tool, lambda tool=tool: process.tool(tool))  # type: ignore[misc]
     engine_check = _tried("engine", _engine)
     yield engine_check
     if engine_check.state == "ok":
-        yield _image(spec)
+        yield _image(spec, provider)
     yield _disk()
-    provider = providers.REGISTRY[spec.provider]
     if provider.kind == "machine":
         yield _tried("provider", lambda: _site(provider, spec))
-    if provider.name in ("local", "vm"):
+    if provider.here:
         yield _memory(spec)
         yield _cores(spec)
     cluster = Cluster(spec.name)
@@ -56,7 +56,7 @@ def _site(provider: providers.Provider, spec: Spec) -> str:
 
 def _nodes(cluster: Cluster) -> Iterator[Check]:
     try:
-        told = pipeline.status(cluster.name)
+        told = overview.status(cluster.name)
     except HvdctlError as error:
         yield Check("cluster", "fail", error.message, error.hint)
         return
@@ -95,7 +95,9 @@ def _share(cluster: Cluster, nodes: list[Node]) -> str:
     """Written on the head, read on all."""
     mark = f"{jobs.SHARE}/.hvdctl-check-{os.getpid()}"
     head = nodes[0].name
-    ssh.run(cluster, head, ["touch", mark])
+    written = ssh.run(cluster, head, ["touch", mark])
+    if written.returncode:
+        raise HvdctlError(f"{head} can't write to {jobs.SHARE}: {written.stderr.strip() or written.returncode}")
     try:
         seen = process.gather([ssh.argv(cluster, node.name, ["test", "-e", mark]) for node in nodes], timeout=30)
     finally:
@@ -137,13 +139,15 @@ def _engine() -> str:
     return f"Docker {engine.client().version()['Version']}"
 
 
-def _image(spec: Spec) -> Check:
+def _image(spec: Spec, provider: providers.Provider) -> Check:
     wanted = spec.image if spec.image != "auto" else images.reference(spec.framework, images.cuda_for(spec))
     there = any(wanted in image.tags for image in engine.client().images.list())
     if there:
         return Check("image", "ok", wanted)
     if spec.image == "auto":
         return Check("image", "warn", f"{wanted} is not built", "`hvdctl up` builds it; it takes some minutes")
+    if provider.kind == "machine":
+        return Check("image", "ok", f"{wanted} is not here: every machine pulls it itself")
     return Check("image", "fail", f"the engine has no image {wanted!r}", "docker pull it, or use --image auto")
 
 

@@ -15,6 +15,8 @@ from hvdctl import interrupts, paths
 from hvdctl.cluster import Cluster
 from hvdctl.errors import PhaseError
 
+# In these a host that fails does not keep the others from the end.
+_EACH_BY_ITSELF = {"teardown.yml"}
 _FAILED = {"runner_on_failed": "failed", "runner_on_unreachable": "can't be reached"}
 
 
@@ -34,6 +36,8 @@ def play(
     import ansible_runner
 
     problems: list[str] = []
+    failed: set[str] = set()
+    reached: set[str] = set()
     changes = 0
     log_file = cluster.log("ansible")
     work = cluster.folder / "ansible"
@@ -47,12 +51,14 @@ def play(
             nonlocal changes
             if event.get("event") == "playbook_on_stats":
                 changes = sum(event["event_data"].get("changed", {}).values())
+                reached.update(event["event_data"].get("processed", {}))
             if event.get("stdout"):
                 log.write(event["stdout"] + "\n")
             if text := describe(event):
                 on_event(text)
             if problem := failure(event):
                 problems.append(problem)
+                failed.add(event["event_data"].get("host", ""))
             if answers is not None:
                 answers.update(_answer(event))
             return False
@@ -80,7 +86,9 @@ def play(
     if runner.status != "successful":
         more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
         told = "; ".join(problems[:3]) + more or f"ansible-playbook ended with {runner.rc}"
-        raise PhaseError(f"configuration failed: {told}", log=log_file)
+        stopped = sorted(reached - failed) if playbook not in _EACH_BY_ITSELF else []
+        others = f"; unfinished because of that: {', '.join(stopped)}" if stopped else ""
+        raise PhaseError(f"configuration failed: {told}{others}", log=log_file)
     return changes
 
 

@@ -11,8 +11,21 @@ from typing import Any
 
 import yaml
 
-from hvdctl import configure, images, inventory, jobs, links, machines, paths, providers, ssh
-from hvdctl.cluster import Cluster, Node, command_line, digest, known, write
+from hvdctl import (
+    configure,
+    guards,
+    handover,
+    images,
+    inventory,
+    jobs,
+    links,
+    machines,
+    overview,
+    paths,
+    providers,
+    ssh,
+)
+from hvdctl.cluster import Cluster, Node, command_line, digest, write
 from hvdctl.errors import HvdctlError, PhaseError, UsageError
 from hvdctl.progress import Progress, Step
 from hvdctl.spec import Spec
@@ -32,6 +45,8 @@ class Report:
     configured: bool
     link: links.Measured | None
     seconds: dict[str, float] = field(default_factory=dict)
+    not_given_back: list[str] = field(default_factory=list)
+    """Machines that left the cluster and could not be cleared, with the reason."""
 
     def data(self) -> dict[str, Any]:
         return {
@@ -41,14 +56,19 @@ class Report:
             "configured": self.configured,
             "link": asdict(self.link) if self.link else None,
             "seconds": {phase: round(seconds, 2) for phase, seconds in self.seconds.items()},
+            "not_given_back": self.not_given_back,
         }
 
 
 @dataclass
 class Removed:
+    """What `down` found when it was done: still there; kept as asked; given up, with --force; and why that is."""
+
     cluster: str
     left: list[str]
     kept: list[str]
+    given_up: list[str]
+    why: str = ""
 
 
 def plan(spec: Spec, progress: Progress) -> Outcome:
@@ -58,37 +78,39 @@ def plan(spec: Spec, progress: Progress) -> Outcome:
     with cluster.locked(command_line()):
         try:
             terraform = _terraform(cluster, spec)
-            _check_states(cluster, terraform)
-            with progress.phase("Planning"):
-                outcome = terraform.plan(_variables(cluster, spec, _reference(spec)))
+            guards.states(cluster, terraform)
+            outcome = _planned(cluster, spec, terraform, progress)
             if providers.REGISTRY[spec.provider].keeps_machines:
-                outcome.changes |= _machine_changes(cluster, spec)
+                outcome.changes |= handover.changes(cluster, spec)
             return outcome
         finally:
             if not was_there:
                 cluster.remove()
 
 
-def up(spec: Spec, progress: Progress) -> Report:
-    """Make the cluster what the spec says, going on from whatever is there."""
+def up(spec: Spec, progress: Progress, ask: guards.Ask = guards.refuse) -> Report:
+    """Make the cluster what the spec says, going on from whatever is there; `ask` before the share would be lost."""
     cluster = Cluster(spec.name)
     provider = providers.REGISTRY[spec.provider]
     with cluster.locked(command_line()):
-        _check_states(cluster, _terraform(cluster, spec))
-        _check_move(cluster, spec)
-        _check_owner(cluster, provider)
+        terraform = _terraform(cluster, spec)
+        guards.states(cluster, terraform)
+        guards.move(cluster, spec, terraform)
+        guards.owner(cluster, provider)
         provider.site.preflight(spec)
+        if guards.share_on_head(cluster, spec):
+            guards.head(cluster, _planned(cluster, spec, terraform, progress), ask)
         seconds: dict[str, float] = {}
         image = _image(spec, progress, seconds)
         provider.site.prepare(spec, progress)
         # Stored before anything is made: a killed `up` goes on with what was asked of it.
         cluster.store_spec(spec)
         with _timed(progress, "Provisioning", seconds) as step:
-            outcome = _provision(cluster, spec, image, step)
+            outcome, not_given_back = _provision(cluster, spec, image, step)
         nodes = cluster.nodes()
         configured = _configure(cluster, spec, image, progress, seconds)
         measured = _link(cluster, spec, progress, seconds)
-        return Report(spec.name, nodes, _told(outcome), configured, measured, seconds)
+        return Report(spec.name, nodes, _told(outcome), configured, measured, seconds, not_given_back)
 
 
 def down(
@@ -98,29 +120,31 @@ def down(
     cluster = Cluster(name)
     if not cluster.exists and not force:
         # An `up` that was refused or killed in its first moment may have left a folder and no spec.
-        if not any(name in found for _, found in _on_sites()):
+        if not any(name in found for _, found in overview.on_sites()):
             raise UsageError(f"there is no cluster {name!r}", hint="`hvdctl list` shows what there is")
         raise UsageError(
             f"cluster {name!r} is not known here, but something carries its label",
             hint=f"`hvdctl down --name {name} --force` removes it",
         )
-    _check_keep(cluster, keep_data)
+    guards.keep(cluster, keep_data)
     with cluster.locked(command_line()):
         sites = _sites(cluster, force)
         with progress.phase("Collecting results") as step:
             _collect(cluster, step)
         with progress.phase("Removing") as step:
-            failed = _undo(cluster, keep_data, step) or (None if force else _destroy(cluster, keep_data, step))
+            failed = handover.undo(cluster, keep_data, step) or (None if force else _destroy(cluster, keep_data, step))
             for provider in sites:
                 provider.site.sweep(name, keep_data=keep_data, step=step)
         if failed and not verify:
             raise failed
         left = [thing for provider in sites for thing in provider.site.leftovers(name)] if verify else []
         kept = [thing for thing in left if keep_data and thing.startswith("volume ")]
-        left = [thing for thing in left if thing not in kept]
+        # A machine that is dead for good must not keep its cluster for ever.
+        given_up = [thing for thing in left if force and thing.startswith("host ")]
+        left = [thing for thing in left if thing not in (*kept, *given_up)]
         if not left:
             cluster.remove()
-        return Removed(name, left, kept)
+        return Removed(name, left, kept, given_up, failed.message if failed else "")
 
 
 def relink(cluster: Cluster, net: int | None, step: Step) -> None:
@@ -145,9 +169,9 @@ def stage(cluster: Cluster, source: str, target: str | None, step: Step) -> dict
     if lost := jobs.lost(cluster, [node.name for node in cluster.nodes()]):
         raise HvdctlError(f"lost: {', '.join(lost)}", hint=f"`hvdctl up --name {cluster.name}` makes them anew")
     told: dict[str, dict[str, Any]] = {}
-    configure.play(
-        cluster, "stage.yml", {"staging_source": folder, "staging_target": target or ""}, step.update, answers=told
-    )
+    variables = {"staging_source": folder, "staging_target": target or ""}
+    with cluster.locked(command_line()):
+        configure.play(cluster, "stage.yml", variables, step.update, answers=told)
     return {node.name: told.get(node.name, {}) for node in cluster.nodes()}
 
 
@@ -155,69 +179,6 @@ def image(cluster: Cluster) -> dict[str, str | None]:
     """The image that the nodes were made from, by name, and by its id where this machine has it."""
     reference = str(_terraform(cluster, cluster.spec()).variables()["image"])
     return {"reference": reference, "id": images.identity(reference)}
-
-
-def status(name: str) -> dict[str, Any]:
-    """What is asked, what stands and how it can be reached; lost nodes are named."""
-    cluster = Cluster(name)
-    spec = cluster.spec()
-    seen = providers.REGISTRY[spec.provider].site.observe(name)
-    nodes = [
-        asdict(node) | {"state": _node_state(seen.get(node.name)), "place": node.place} for node in cluster.nodes()
-    ]
-    configured = cluster.record("configure").get("ids") == [node["id"] for node in nodes]
-    lost = [node["name"] for node in nodes if node["state"] != "running"]
-    # A node that terraform has not told of, or that has been made since.
-    missing = max(0, spec.nodes - len(nodes))
-    state = "up" if nodes and configured and not lost and not missing else "lost nodes" if lost else "half-made"
-    return {
-        "cluster": name,
-        "state": state,
-        "spec": spec.stored(),
-        "nodes": nodes,
-        "lost": lost,
-        "link": cluster.record("link").get("measured"),
-        "about": providers.REGISTRY[spec.provider].site.about(name),
-        "folder": str(cluster.folder),
-    }
-
-
-def list_clusters() -> list[dict[str, Any]]:
-    """Every cluster with a folder here, and every one that only the sites still know of."""
-    rows = []
-    for cluster in known():
-        try:
-            told = status(cluster.name)
-            spec = told["spec"]
-            up_nodes = sum(node["state"] == "running" for node in told["nodes"])
-            rows.append(
-                {
-                    "cluster": cluster.name,
-                    "state": told["state"],
-                    "provider": spec["provider"],
-                    "nodes": spec["nodes"],
-                    "running": up_nodes,
-                    "net": spec["net"],
-                }
-            )
-        except HvdctlError as error:
-            rows.append({"cluster": cluster.name, "state": f"unreadable: {error.message}"})
-    here = {row["cluster"] for row in rows}
-    for provider, found in _on_sites():
-        rows += [
-            {"cluster": name, "state": "unknown here", "provider": provider.name} for name in found if name not in here
-        ]
-    return rows
-
-
-def _on_sites() -> Iterator[tuple[providers.Provider, list[str]]]:
-    """What each site has; one of machines that can't be asked now keeps nobody from the others."""
-    for provider in providers.REGISTRY.values():
-        try:
-            yield provider, provider.site.clusters()
-        except HvdctlError:
-            if provider.kind == "container":
-                raise
 
 
 def _reference(spec: Spec) -> str:
@@ -232,7 +193,13 @@ def _image(spec: Spec, progress: Progress, seconds: dict[str, float]) -> str:
     return built.reference
 
 
-def _provision(cluster: Cluster, spec: Spec, image: str, step: Step) -> Outcome:
+def _planned(cluster: Cluster, spec: Spec, terraform: Terraform, progress: Progress) -> Outcome:
+    with progress.phase("Planning"):
+        return terraform.plan(_variables(cluster, spec, _reference(spec)))
+
+
+def _provision(cluster: Cluster, spec: Spec, image: str, step: Step) -> tuple[Outcome, list[str]]:
+    """What Terraform did, and the machines that left the cluster and could not be cleared."""
     started = time.monotonic()
     try:
         outcome = _terraform(cluster, spec).apply(_variables(cluster, spec, image), step.update)
@@ -240,29 +207,11 @@ def _provision(cluster: Cluster, spec: Spec, image: str, step: Step) -> Outcome:
         error.hint = error.hint or providers.REGISTRY[spec.provider].site.hint(error.message)
         raise
     nodes = [Node.read(node) for node in outcome.outputs["nodes"]]
-    if providers.REGISTRY[spec.provider].keeps_machines:
-        _release(cluster, nodes, step)
+    keeps = providers.REGISTRY[spec.provider].keeps_machines
+    not_given_back = handover.release(cluster, nodes, step) if keeps else []
     cluster.store_nodes(nodes)
     cluster.complete("provision", time.monotonic() - started)
-    return outcome
-
-
-def _machine_changes(cluster: Cluster, spec: Spec) -> dict[str, list[str]]:
-    """What would be done to machines that Terraform does not make."""
-    hosts = providers.REGISTRY[spec.provider].site.settings(spec)["hosts"][: spec.nodes]
-    planned = [f"{host['address']}:{host['port']}" for host in hosts]
-    there = [f"{node.address}:{node.ssh_port}" for node in cluster.nodes()] if cluster.record("configure") else []
-    added = [place for place in planned if place not in there]
-    gone = [place for place in there if place not in planned]
-    return {action: found for action, found in (("configure", added), ("undo", gone)) if found}
-
-
-def _release(cluster: Cluster, nodes: list[Node], step: Step) -> None:
-    """Take back what was configured on machines that are no part of the cluster any more."""
-    left = {node.id for node in nodes}
-    gone = machines.names([node for node in cluster.nodes() if node.id not in left])
-    if gone and cluster.inventory.exists():
-        configure.play(cluster, "teardown.yml", {}, step.update, limit=gone)
+    return outcome, not_given_back
 
 
 def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, seconds: dict[str, float]) -> bool:
@@ -286,6 +235,7 @@ def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, sec
         ssh.wait([node for node in nodes if node.kind == "container"])
         configure.play(cluster, "up.yml", {**variables, "verify_nonce": wanted}, step.update)
     cluster.complete("configure", seconds["configuring"], digest=wanted, ids=ids)
+    cluster.complete("share", 0)  # from now on there may be data on it
     cluster.forget("relink")
     return True
 
@@ -331,19 +281,6 @@ def _sites(cluster: Cluster, force: bool) -> list[providers.Provider]:
         return list(providers.REGISTRY.values())
 
 
-def _undo(cluster: Cluster, keep_data: bool, step: Step) -> HvdctlError | None:
-    """Take back what was configured on machines that stay."""
-    try:
-        if not (cluster.exists and cluster.inventory.exists() and cluster.nodes()):
-            return None
-        if not providers.REGISTRY[cluster.spec().provider].keeps_machines:
-            return None
-        configure.play(cluster, "teardown.yml", {"nfs_keep_data": keep_data}, step.update)
-    except HvdctlError as error:
-        return error
-    return None
-
-
 def _destroy(cluster: Cluster, keep_data: bool, step: Step) -> PhaseError | None:
     """Let Terraform remove what it knows of. A node whose making was cut short is not in its state, yet holds the
     network and the share: then it fails here, and the sweep by label does the rest.
@@ -360,7 +297,8 @@ def _destroy(cluster: Cluster, keep_data: bool, step: Step) -> PhaseError | None
 def _collect(cluster: Cluster, step: Step) -> None:
     """Fetch the records of runs that were left detached, while there still is a head to ask."""
     try:
-        if cluster.ssh_config.exists() and cluster.nodes() and status(cluster.name)["nodes"][0]["state"] == "running":
+        nodes = cluster.nodes()
+        if cluster.ssh_config.exists() and nodes and not jobs.lost(cluster, [nodes[0].name]):
             jobs.collect(cluster)
     except HvdctlError as error:
         step.note(f"runs not collected: {error.message}")
@@ -404,52 +342,6 @@ def variables(spec: Spec, *, image: str, key: tuple[str, str], host_keys: dict[s
         "labels": {},
         "options": providers.REGISTRY[spec.provider].site.settings(spec),
     }
-
-
-def _check_states(cluster: Cluster, terraform: Terraform) -> None:
-    """Raise where a stored file can't be read, before anything is changed."""
-    cluster.stored_spec()
-    cluster.nodes()
-    cluster.record("configure")
-    _ = terraform.has_state
-
-
-def _check_move(cluster: Cluster, spec: Spec) -> None:
-    stored = cluster.stored_spec()
-    if stored and stored.get("provider") != spec.provider and cluster.nodes():
-        raise UsageError(
-            f"cluster {cluster.name!r} stands on {stored['provider']!r} and can't move to {spec.provider!r}",
-            hint=f"`hvdctl down --name {cluster.name}` first, or choose another --name",
-        )
-    if stored and stored.get("share") == "auto" != spec.share and cluster.nodes():
-        raise UsageError(
-            f"share: a change from auto to {spec.share} would delete what is on the share of {cluster.name!r}",
-            hint="`hvdctl pull` what you need, `hvdctl down`, then `hvdctl up --share`",
-        )
-
-
-def _check_keep(cluster: Cluster, keep_data: bool) -> None:
-    if not keep_data or not cluster.exists:
-        return
-    provider = providers.REGISTRY[cluster.spec().provider]
-    if provider.kind == "machine" and not provider.keeps_machines:
-        raise UsageError(
-            f"--keep-data: the share of {cluster.name!r} is on the disk of its head, which goes with it",
-            hint="`hvdctl pull` what you need, then `hvdctl down`",
-        )
-
-
-def _check_owner(cluster: Cluster, provider: providers.Provider) -> None:
-    """Refuse a name that someone else's cluster has on this site: it would be taken for a half-made one of ours."""
-    if not cluster.exists and provider.site.observe(cluster.name):
-        raise UsageError(
-            f"cluster {cluster.name!r} runs already, and this home does not know it ({paths.home()})",
-            hint="choose another --name, or set HVDCTL_HOME to the one it was made with",
-        )
-
-
-def _node_state(seen: str | None) -> str:
-    return "running" if seen == "running" else "lost"
 
 
 def _told(outcome: Outcome) -> dict[str, list[str]]:

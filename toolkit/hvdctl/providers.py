@@ -77,6 +77,8 @@ class Provider:
     summary: str
     keeps_machines: bool = False
     """The machines stay after `down`, which undoes what was configured on them."""
+    here: bool = False
+    """The nodes share the cores and the memory of this machine."""
 
     @property
     def site(self) -> Site:
@@ -86,8 +88,8 @@ class Provider:
 REGISTRY = {
     provider.name: provider
     for provider in (
-        Provider("local", "container", "hvdctl.sites.local", "Docker containers on this machine"),
-        Provider("vm", "machine", "hvdctl.sites.vm", "QEMU virtual machines on this machine"),
+        Provider("local", "container", "hvdctl.sites.local", "Docker containers on this machine", here=True),
+        Provider("vm", "machine", "hvdctl.sites.vm", "QEMU virtual machines on this machine", here=True),
         Provider("static", "machine", "hvdctl.sites.static", "Machines that you have SSH to", keeps_machines=True),
         Provider("aws", "machine", "hvdctl.sites.aws", "Amazon EC2 instances"),
         Provider("openstack", "machine", "hvdctl.sites.openstack", "OpenStack instances"),

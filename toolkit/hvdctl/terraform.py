@@ -22,6 +22,7 @@ _HOW_TO_GET = (
 )
 _STATE = "terraform.tfstate"
 _VARIABLES = "terraform.tfvars.json"
+_PLANNED = "plan.tfvars.json"
 
 
 @dataclass
@@ -77,9 +78,9 @@ class Terraform:
         return stored
 
     def plan(self, variables: dict[str, Any]) -> Outcome:
-        """What `apply` would do; changes nothing."""
-        with self._ready(variables) as env:
-            return self._run("plan", env, lambda _: None, refresh=True)
+        """What `apply` would do; changes nothing, not even what was asked for last."""
+        with self._ready(variables, _PLANNED) as env:
+            return self._run("plan", env, lambda _: None, refresh=True, var_file=_PLANNED)
 
     def apply(self, variables: dict[str, Any], on_event: Callable[[str], None]) -> Outcome:
         with self._ready(variables) as env:
@@ -93,14 +94,14 @@ class Terraform:
             return self._run("destroy", env, on_event, auto_approve=True)
 
     @contextlib.contextmanager
-    def _ready(self, variables: dict[str, Any] | None) -> Iterator[dict[str, str]]:
+    def _ready(self, variables: dict[str, Any] | None, file: str = _VARIABLES) -> Iterator[dict[str, str]]:
         """The environment for Terraform, with module, variables and plugin in place."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = self.folder / _STATE
         if state.exists() and not state.read_text().strip():
             state.unlink()
         if variables is not None:
-            write(self.folder / _VARIABLES, json.dumps(variables, indent=2))
+            write(self.folder / file, json.dumps(variables, indent=2))
         with plugin.served(self.log) as attached:
             env = self._environment()
             self._initialise(env)

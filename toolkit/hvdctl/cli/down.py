@@ -18,7 +18,7 @@ def down(
         typer.Option("--verify/--no-verify", help="Ask what is left afterwards, and fail where something is."),
     ] = True,
     force: Annotated[
-        bool, typer.Option("--force", help="Remove by label alone, without Terraform and its state.")
+        bool, typer.Option("--force", help="Remove by label alone, without Terraform; forget machines that are dead.")
     ] = False,
     yes: o.YesOption = False,
     json: o.JsonOption = False,
@@ -38,8 +38,11 @@ def down(
     if cluster.exists or force:
         terminal.ask(f"Remove cluster {cluster.name!r}, {data}?", yes=yes)
     removed = pipeline.down(cluster.name, terminal, keep_data=keep_data, force=force, verify=verify)
-    kept = f"; kept: {', '.join(removed.kept)}" if removed.kept else ""
     found = f"{len(removed.left)} left" if verify else "not verified"
-    terminal.result(asdict(removed), lambda: terminal.line(f"Cluster {removed.cluster!r} is down: {found}{kept}"))
+    found += f"; kept: {', '.join(removed.kept)}" if removed.kept else ""
+    found += f"; given up: {', '.join(removed.given_up)}" if removed.given_up else ""
+    terminal.result(asdict(removed), lambda: terminal.line(f"Cluster {removed.cluster!r} is down: {found}"))
     if removed.left:
-        raise HvdctlError(f"still there: {', '.join(removed.left)}", hint="`hvdctl down --force` tries again")
+        why = f" ({removed.why})" if removed.why else ""
+        hint = "mend that and `hvdctl down` again; `--force` goes without Terraform and gives up hosts that are dead"
+        raise HvdctlError(f"still there: {', '.join(removed.left)}{why}", hint=hint)

@@ -6,15 +6,16 @@ from hvdctl.cli import options as o
 
 
 def list_(json: o.JsonOption = False) -> None:
-    """List every cluster, also those that only the Docker engine still knows of.
+    """List every cluster, also those that only the Docker engine or a cloud still knows of.
 
     Example: `hvdctl list`
     """
-    from hvdctl import pipeline
+    from hvdctl import overview
     from hvdctl.cli.terminal import Terminal
 
     terminal = Terminal(as_json=json)
-    rows = pipeline.list_clusters()
+    unasked: list[str] = []
+    rows = overview.clusters(unasked)
     columns = ("cluster", "state", "provider", "nodes", "running", "net")
 
     def render() -> None:
@@ -24,3 +25,5 @@ def list_(json: o.JsonOption = False) -> None:
             terminal.line("no clusters; `hvdctl up` makes one")
 
     terminal.result(rows, render)
+    for site in unasked:
+        terminal.say(site)

@@ -100,7 +100,6 @@ def resolve(
     **flags: Any,
 ) -> Spec:
     """The spec: what the cluster was, under the file, under the flags."""
-    from hvdctl.cli.terminal import environment
     from hvdctl.spec import kept, load, read_file
 
     cluster = find_cluster(name, file)
@@ -108,26 +107,40 @@ def resolve(
     given = {key: value for key, value in flags.items() if value is not None} | {"name": cluster.name}
     written = read_file(source) if source else {}
     stored = kept(cluster.spec().stored(), {**written, **given}) if cluster.exists else {}
-    for key, over in (("env", environment(env or [])), ("options", settings(option or []))):
+    for key, over in (("env", environment(env)), ("options", settings(option))):
         below = written.get(key) or stored.get(key) or {}
         if over and isinstance(below, dict):  # else `load` says what it must be
             given[key] = {**below, **over}
     return load(source, given, stored)
 
 
-def settings(given: list[str]) -> dict[str, Any]:
-    """NAME=VALUE as names and values, each value read as in hvdctl.yml."""
-    import yaml
-
+def pairs(flag: str, given: list[str], example: str) -> dict[str, str]:
+    """Words NAME=VALUE as a mapping."""
     from hvdctl.errors import UsageError
 
     found = {}
     for word in given:
         name, mark, value = word.partition("=")
         if not name or not mark:
-            raise UsageError(f"--option {word!r} is not NAME=VALUE", hint="for example --option internet=false")
+            raise UsageError(f"{flag} {word!r} is not NAME=VALUE", hint=f"for example {flag} {example}")
+        found[name] = value
+    return found
+
+
+def environment(given: list[str] | None) -> dict[str, str]:
+    return pairs("--env", given or [], "OMP_NUM_THREADS=4")
+
+
+def settings(given: list[str] | None) -> dict[str, Any]:
+    """Settings of a provider's own, each value read as in hvdctl.yml."""
+    import yaml
+
+    from hvdctl.errors import UsageError
+
+    found = {}
+    for name, value in pairs("--option", given or [], "internet=false").items():
         try:
             found[name] = yaml.safe_load(value)
         except yaml.YAMLError:
-            raise UsageError(f"--option {word!r}: the value is not YAML", hint="put it in quotes") from None
+            raise UsageError(f"--option {name}={value}: the value is not YAML", hint="put it in quotes") from None
     return found

@@ -40,12 +40,12 @@ def run(
     Example: `hvdctl run --np 4 -- python train.py --epochs 3`
     """
     from hvdctl import interrupts, jobs
-    from hvdctl.cli.terminal import Terminal, environment
+    from hvdctl.cli.terminal import Terminal
     from hvdctl.profile import Profile
 
     terminal = Terminal(as_json=json)
     cluster = o.find_cluster(name)
-    job = jobs.Job(command, np, launcher, environment(env or []), workdir)
+    job = jobs.Job(command, np, launcher, o.environment(env), workdir)
     asked = jobs.prepare(cluster, job)
     if kept := Profile.of(cluster):
         terminal.say(f"profile of `hvdctl tune`: {kept}")

@@ -10,11 +10,11 @@ def status(name: o.NameOption = None, json: o.JsonOption = False) -> None:
 
     Example: `hvdctl status --json`
     """
-    from hvdctl import links, pipeline
+    from hvdctl import links, overview
     from hvdctl.cli.terminal import Terminal
 
     terminal = Terminal(as_json=json)
-    told = pipeline.status(o.find_cluster(name).name)
+    told = overview.status(o.find_cluster(name).name)
 
     def render() -> None:
         spec = told["spec"]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hvdctl.errors import UsageError
 from hvdctl.progress import Step
@@ -165,12 +165,3 @@ def _plain(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
-
-
-def environment(pairs: Sequence[str]) -> dict[str, Any]:
-    """K=V words as a mapping."""
-    split = [pair.partition("=") for pair in pairs]
-    for (name, sign, _), pair in zip(split, pairs, strict=True):
-        if not (name and sign):
-            raise UsageError(f"--env {pair!r}: write NAME=VALUE")
-    return {name: value for name, _, value in split}

@@ -73,7 +73,7 @@ def bring_up(spec: Spec, terminal: Terminal, *, yes: bool) -> None:
     there = len(Cluster(spec.name).nodes())
     if spec.nodes < there:
         terminal.ask(f"Remove {there - spec.nodes} of the {there} nodes of {spec.name!r}?", yes=yes)
-    report = pipeline.up(spec, terminal)
+    report = pipeline.up(spec, terminal, lambda question: terminal.ask(question, yes=yes))
     terminal.result(report.data(), lambda: _summary(report, terminal))
 
 
@@ -87,6 +87,9 @@ def _summary(report: Report, terminal: Terminal) -> None:
         terminal.line(f"Link {report.link}.")
     terminal.line()
     terminal.table(("node", "role", "address", "slots"), [(n.name, n.role, n.place, n.slots) for n in nodes])
+    for machine in report.not_given_back:
+        terminal.line(f"\nNot given back: {machine}")
+        terminal.line("  When it answers, list it under options.hosts again and `hvdctl up`; then take it out.")
     suffix = "" if report.cluster == "default" else f" --name {report.cluster}"
     terminal.line("\nNext:")
     terminal.line(f"  hvdctl run{suffix} -- python train.py   run it on every slot, from this folder")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +107,20 @@ def settings(spec: Spec) -> dict[str, Any]:
         for host, keys in zip(_used(spec), found, strict=True)
     ]
     return _options(spec).model_dump(mode="json") | {"hosts": hosts}
+
+
+def planned(spec: Spec) -> list[Node]:
+    """The nodes that infra/static makes of the hosts, but for what the spec says of all nodes."""
+    nodes = []
+    for index, host in enumerate(settings(spec)["hosts"]):
+        key = hashlib.sha256(host["host_key"][0].encode()).hexdigest()[:12]
+        nodes.append(replace(_node(index, Host.model_validate(host)), id=f"{ID}{host['address']}:{host['port']}/{key}"))
+    return nodes
+
+
+def host_key_mark(node: Node) -> str:
+    """What the identity of a node says of the host key of its machine."""
+    return node.id.rpartition("/")[2]
 
 
 def prepare(spec: Spec, progress: Progress) -> None:
