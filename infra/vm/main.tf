@@ -43,4 +43,8 @@ resource "hvd_virtual_machine" "node" {
     # Read by the resource itself, so that the state holds the path alone.
     host_private_key = "@file:${var.ssh_host_keys[local.names[count.index]].private_key_file}"
   })
+  lifecycle {
+    # A machine has the image that its disk is based on: another one would cost what is on the disk.
+    ignore_changes = [image]
+  }
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hvdctl import engine, imagepush
+from hvdctl import engine, imagepush, relay
 from hvdctl.errors import HvdctlError
 
 IMAGE = "hvdctl/horovod:1"
@@ -23,12 +24,12 @@ def sum_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def archive() -> bytes:
+def archive(bottom: bytes = BOTTOM) -> bytes:
     """As the engine writes it: the manifest last."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, content in (
-            ("aaa/layer.tar", BOTTOM),
+            ("aaa/layer.tar", bottom),
             ("config.json", b"{}"),
             ("bbb/layer.tar", TOP),
             ("manifest.json", b"[]"),
@@ -40,17 +41,40 @@ def archive() -> bytes:
 
 
 class Line:
-    """Machines, each a folder: `has.json` is what its engine has, `loaded.tar` what was loaded there."""
+    """Machines, each a folder: `has.json` is what its engine has, `loaded.tar` what was loaded there.
+
+    Empty files make them fail: `full` and `hangs` the engine, `forgets` what was loaded, `slow`, `asleep` and
+    `refuses` the ssh that a relay is started by.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.saved = 0
+        self.breaks_off = False
+        self.bottom = BOTTOM
+        self.known = {
+            "Id": "sha256:new",
+            "RepoTags": [IMAGE],
+            "RootFS": {"Layers": [sum_of(BOTTOM), sum_of(TOP)]},
+            "Created": "2026-01-01T00:00:00Z",
+        }
 
-    def machine(self, name: str, *layers: bytes) -> str:
+    def machine(self, name: str, *layers: bytes, fails: str = "") -> str:
         folder = self.root / name
         folder.mkdir()
         had = [{"Id": "sha256:old", "RepoTags": [], "RootFS": {"Layers": [sum_of(one) for one in layers]}}]
         (folder / "has.json").write_text(json.dumps(had if layers else []))
+        if fails:
+            (folder / fails).touch()
+        return name
+
+    def of_containerd(self, name: str, *layers: bytes) -> str:
+        """A machine whose engine counts ids in another way."""
+        self.machine(name)
+        other = {"Id": "sha256:else", "RepoDigests": ["x@sha256:else"], "RootFS": {"Layers": [*map(sum_of, layers)]}}
+        (self.root / name / "has.json").write_text(json.dumps([other]))
+        loaded = {**self.known, "Id": "sha256:own", "RepoDigests": ["hvdctl/horovod@sha256:own"]}
+        (self.root / name / "image.json").write_text(json.dumps([loaded]))
         return name
 
     def loaded(self, name: str) -> list[str]:
@@ -59,9 +83,11 @@ class Line:
 
     def pieces(self, name: str) -> Iterator[bytes]:
         self.saved += 1
-        whole = archive()
+        whole = archive(self.bottom)
         for start in range(0, len(whole), 4096):
             yield whole[start : start + 4096]
+            if self.breaks_off:
+                raise OSError("the engine went away")
 
     def push(self, *names: str) -> imagepush.Pushed:
         return imagepush.push(Path("config"), IMAGE, names, dict.fromkeys(names, "127.0.0.1"))
@@ -74,7 +100,22 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Line:
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "ssh").write_text(
-        f'#!/bin/sh\nwhile [ "$1" != -- ]; do name=$1; shift; done\nshift\ncd {made.root}/"$name" && exec sh -c "$1"\n'
+        "#!/bin/sh\n"
+        'while [ "$1" != -- ]; do name=$1; shift; done\n'
+        f'shift; cd {made.root}/"$name" || exit 255\n'
+        'case "$1" in *python3*)\n'
+        '    [ ! -e refuses ] || { echo "Permission denied" >&2; exit 255; }\n'
+        "    [ ! -e asleep ] || exec sleep 5\n"
+        '    [ ! -e slow ] || { sh -c "$1"; code=$?; sleep 1; exit $code; }\n'
+        "    # With a number of machines to wait for, none is let in before all of them knock.\n"
+        "    if [ -e ../together ]; then\n"
+        '        touch "../knocks.$name"; left=100\n'
+        '        until [ "$(ls .. | grep -c knocks)" -ge "$(cat ../together)" ]; do\n'
+        "            sleep 0.1; left=$((left - 1)); [ $left -gt 0 ] || exit 255\n"
+        "        done\n"
+        "    fi ;;\n"
+        "esac\n"
+        'exec sh -c "$1"\n'
     )
     (programs / "sudo").write_text('#!/bin/sh\nshift\nexec "$@"\n')
     (programs / "docker").write_text(
@@ -83,19 +124,19 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Line:
         '"image ls") echo any ;;\n'
         '"image inspect") cat has.json ;;\n'
         '"load --quiet") [ ! -e full ] || { echo "no space left on device" >&2; exit 1; }\n'
+        "    [ ! -e hangs ] || exec sleep 5\n"
         "    cat >loaded.tar\n"
-        "    [ -e forgets ] || cp ../image.json has.json ;;\n"
+        "    [ -e forgets ] || cp image.json has.json 2>/dev/null || cp ../image.json has.json ;;\n"
         "esac\n"
     )
     for program in programs.iterdir():
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    layers = [sum_of(BOTTOM), sum_of(TOP)]
-    known = {"Id": "sha256:new", "RepoTags": [IMAGE], "RootFS": {"Layers": layers}}
-    (made.root / "image.json").write_text(json.dumps([known]))
-    found = SimpleNamespace(id="sha256:new", attrs=known)
+    (made.root / "image.json").write_text(json.dumps([made.known]))
     client: Any = SimpleNamespace(
-        images=SimpleNamespace(get=lambda name: found), api=SimpleNamespace(get_image=made.pieces), close=lambda: None
+        images=SimpleNamespace(get=lambda name: SimpleNamespace(attrs=made.known)),
+        api=SimpleNamespace(get_image=made.pieces),
+        close=lambda: None,
     )
     monkeypatch.setattr(engine, "client", lambda timeout=60: client)
     return made
@@ -134,12 +175,109 @@ def test_machines_that_have_it_are_left_alone(line: Line) -> None:
     assert not (line.root / name / "loaded.tar").exists()
 
 
+def test_all_machines_are_logged_in_to_at_the_same_time(line: Line) -> None:
+    names = [line.machine(f"m{index}") for index in range(5)]
+    (line.root / "together").write_text("5")
+    assert line.push(*names).machines == names
+
+
+def test_a_long_line_is_logged_in_to_by_and_by(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imagepush, "_AT_ONCE", 2)
+    names = [line.machine(f"m{index}") for index in range(5)]
+    assert line.push(*names).machines == names
+
+
 def test_the_machine_that_fails_is_named_with_its_word(line: Line) -> None:
-    names = [line.machine(name) for name in ("a", "b", "c")]
-    (line.root / "b" / "full").touch()
+    names = [line.machine("a"), line.machine("b", fails="full"), line.machine("c")]
     with pytest.raises(HvdctlError) as failed:
         line.push(*names)
     assert "did not get to b: b: no space left on device" in failed.value.message
+
+
+def test_the_cause_is_named_though_its_neighbours_are_heard_first(line: Line) -> None:
+    line.bottom = bytes(8_000_000)  # more than is under way between two machines
+    names = [line.machine("a"), line.machine("b", fails="full"), line.machine("c")]
+    (line.root / "b" / "slow").touch()
+    with pytest.raises(HvdctlError, match="did not get to b: b: no space left on device"):
+        line.push(*names)
+
+
+def test_a_machine_that_hangs_does_not_hang_the_push(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imagepush, "_SLACK", 1)
+    monkeypatch.setitem(relay.LIMITS, "piece", 0)
+    line.bottom = bytes(8_000_000)
+    with pytest.raises(HvdctlError, match="a took nothing of the image for 1 s"):
+        line.push(line.machine("a", fails="hangs"))
+
+
+def test_an_engine_that_never_ends_is_told(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imagepush, "_SLACK", 1)
+    monkeypatch.setitem(relay.LIMITS, "load", 0)
+    line.bottom = b""
+    with pytest.raises(HvdctlError, match="b took no image within 1 s"):
+        line.push(line.machine("a"), line.machine("b", fails="hangs"))
+
+
+def test_a_machine_that_lets_nobody_in_is_named(line: Line) -> None:
+    names = [line.machine("a", fails="asleep"), line.machine("b", fails="refuses"), line.machine("c")]
+    with pytest.raises(HvdctlError, match="b can't take an image: b: Permission denied"):
+        line.push(*names)
+
+
+def test_a_machine_that_never_answers_is_named(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imagepush, "_LOGIN", 1)
+    names = [line.machine("a"), line.machine("b", fails="asleep")]
+    with pytest.raises(HvdctlError, match="b can't take an image: no answer within 1 s"):
+        line.push(*names)
+
+
+def test_an_engine_that_counts_ids_in_another_way_gets_it_once(line: Line) -> None:
+    names = [line.machine("a"), line.of_containerd("b")]
+    assert line.push(*names).machines == names
+    assert line.push(*names).machines == []
+
+
+def test_an_image_of_the_same_layers_with_other_settings_is_another(line: Line) -> None:
+    name = line.of_containerd("a")
+    line.push(name)
+    line.known["Id"], line.known["Created"] = "sha256:newer", "2026-02-02T00:00:00Z"
+    assert line.push(name).machines == [name]
+
+
+def test_an_engine_that_loads_whole_archives_only_gets_all_layers(line: Line) -> None:
+    names = [line.machine("a", BOTTOM), line.of_containerd("b", BOTTOM)]
+    line.push(*names)
+    assert "aaa/layer.tar" in line.loaded("b")
+
+
+def test_a_name_without_a_tag_is_the_latest(line: Line) -> None:
+    line.known["RepoTags"] = ["mine:latest"]
+    (line.root / "image.json").write_text(json.dumps([line.known]))
+    name = line.machine("a")
+    for expected in ([name], []):
+        assert imagepush.push(Path("config"), "mine", [name], {name: "127.0.0.1"}).machines == expected
+
+
+def test_another_push_keeps_its_archives(line: Line, tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "push"
+    folder.mkdir(parents=True)
+    for name in ("theirs.tar", "written.part", "old.tar", "old.part"):
+        (folder / name).write_text("x")
+    for name in ("old.tar", "old.part"):
+        os.utime(folder / name, (0, 0))
+    line.push(line.machine("a", BOTTOM))
+    assert {"theirs.tar", "written.part"} == {file.name for file in folder.iterdir() if len(file.name) < 15}
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_an_archive_that_was_not_finished_is_not_kept(line: Line, tmp_path: Path) -> None:
+    name = line.machine("a", BOTTOM)
+    line.breaks_off = True
+    with pytest.raises(OSError, match="the engine went away"):
+        line.push(name)
+    assert list((tmp_path / "cache" / "push").iterdir()) == []
+    line.breaks_off = False
+    assert line.push(name).machines == [name]
 
 
 def test_an_image_that_did_not_arrive_is_no_success(line: Line) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pycdlib
 import pytest
-from hvdctl import qemu
-from hvdctl.cluster import Cluster
+from hvdctl import kvm, process, qemu
+from hvdctl.cluster import Cluster, write
 from hvdctl.errors import HvdctlError
 from hvdctl.progress import Silent
 from hvdctl.sites import vm
@@ -16,6 +19,11 @@ from hvdctl.spec import Spec
 from hvdctl.tfprovider.machine import HvdSwitch, HvdVirtualMachine, mac, seed
 from hvdctl.tfprovider.provider import HvdProvider
 from test_tfprovider import Caller
+from tf.iface import PlanContext
+from tf.types import Unknown
+from tf.utils import Diagnostics
+
+NETWORK = {"cluster": "demo", "name": "net", "labels": None}
 
 
 class Machine:
@@ -23,35 +31,42 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.running: dict[tuple[str, str], int] = {}
-        self.switches: dict[Path, int] = {}
+        self.started: list[qemu.Guest] = []
+        self.switches: dict[int, Path] = {}
         self.refuse: list[str] = []
         self.next = 100
         monkeypatch.setattr(qemu, "start", self.start)
         monkeypatch.setattr(qemu, "stop", self.stop)
         monkeypatch.setattr(qemu, "guests", lambda: dict(self.running))
         monkeypatch.setattr(qemu, "start_switch", self.start_switch)
-        monkeypatch.setattr(qemu, "switch", self.switches.get)
-        monkeypatch.setattr(qemu, "overlay", lambda image, disk, size: disk.write_text(str(size)))
-        monkeypatch.setattr(qemu, "acceleration", lambda image: ("tcg", "there is no /dev/kvm"))
+        monkeypatch.setattr(qemu, "switches", self.found)
+        monkeypatch.setattr(qemu, "overlay", lambda image, disk, size: disk.write_text("empty"))
+        monkeypatch.setattr(kvm, "acceleration", lambda image: ("tcg", "there is no /dev/kvm"))
+        monkeypatch.setattr(kvm, "known", lambda: ("tcg", "there is no /dev/kvm"))
         monkeypatch.setattr(qemu, "version", lambda: "7.2")
 
     def start(self, guest: qemu.Guest, acceleration: str) -> int:
         if self.refuse:
             raise HvdctlError(self.refuse.pop(0))
         self.next += 1
+        self.started.append(guest)
         self.running[guest.cluster, guest.name] = self.next
         return self.next
 
-    def start_switch(self, folder: Path) -> int:
+    def start_switch(self, cluster: str) -> tuple[int, Path]:
         self.next += 1
+        folder = qemu.switch_folder(cluster)
         folder.mkdir(parents=True)
-        self.switches[folder] = self.next
-        return self.next
+        (folder / "ctl").touch()
+        self.switches[self.next] = folder
+        return self.next, folder
+
+    def found(self, cluster: str) -> dict[int, Path]:
+        return {pid: folder for pid, folder in self.switches.items() if folder.name == f"{cluster}.vde"}
 
     def stop(self, pid: int, patience: float = 10) -> None:
         self.running = {key: value for key, value in self.running.items() if value != pid}
-        for folder in [folder for folder, value in self.switches.items() if value == pid]:
-            del self.switches[folder]
+        self.switches.pop(pid, None)
 
 
 @pytest.fixture
@@ -70,7 +85,13 @@ def image(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def planned(tmp_path: Path, image: Path) -> dict[str, Any]:
+def switch(here: Machine) -> dict[str, Any]:
+    made: dict[str, Any] = Caller(HvdSwitch(HvdProvider())).create(NETWORK)
+    return made
+
+
+@pytest.fixture
+def planned(tmp_path: Path, image: Path, switch: dict[str, Any]) -> dict[str, Any]:
     key = tmp_path / "host key"
     key.write_text("-----BEGIN\nPRIVATE")
     return {
@@ -78,8 +99,8 @@ def planned(tmp_path: Path, image: Path) -> dict[str, Any]:
         "name": "node1",
         "labels": None,
         "image": str(image),
-        "switch": "s",
-        "socket": str(tmp_path / "run" / "demo.vde"),
+        "switch": switch["id"],
+        "socket": switch["socket"],
         "cpus": 1.5,
         "memory": 2 * 2**30,
         "disk": 20 * 2**30,
@@ -104,14 +125,170 @@ def test_a_machine_lives_and_dies(here: Machine, planned: dict[str, Any]) -> Non
     caller.delete(made)
 
 
-def test_one_that_ended_is_gone_and_made_anew(here: Machine, planned: dict[str, Any]) -> None:
+def disk(planned: dict[str, Any]) -> Path:
+    return qemu.home(planned["cluster"]) / planned["name"] / "disk.qcow2"
+
+
+def instance(planned: dict[str, Any]) -> str:
+    """What cloud-init in the guest takes itself for."""
+    iso, read = pycdlib.PyCdlib(), io.BytesIO()
+    iso.open(str(disk(planned).with_name("seed.iso")))
+    iso.get_file_from_iso_fp(read, rr_path="/meta-data")
+    iso.close()
+    found: str = json.loads(read.getvalue())["instance-id"]
+    return found
+
+
+def test_one_that_ended_is_started_again_with_its_own_disk(here: Machine, planned: dict[str, Any]) -> None:
     caller = Caller(HvdVirtualMachine(HvdProvider()))
-    made = caller.create(planned)
+    made, first = caller.create(planned), instance(planned)
+    disk(planned).write_text("the user's data")
     here.running.clear()
     assert caller.read(made) is None
     again = caller.create(planned)
-    assert again["id"] != made["id"]
+    assert disk(planned).read_text() == "the user's data"
+    assert again["id"] != made["id"], "it is configured and verified again"
+    assert instance(planned) == first, "first-boot work is not repeated"
+    assert caller.read(again) == again
     assert caller.read(made) is None, "another machine has its place"
+
+
+def test_one_that_lost_its_switch_is_started_again_with_its_own_disk(
+    here: Machine, planned: dict[str, Any], switch: dict[str, Any]
+) -> None:
+    switches, caller = Caller(HvdSwitch(HvdProvider())), Caller(HvdVirtualMachine(HvdProvider()))
+    made = caller.create(planned)
+    disk(planned).write_text("the user's data")
+    here.switches.clear()
+    assert (switches.read(switch), caller.read(made)) == (None, None)
+    assert here.running, "it runs, with nobody to talk to"
+    new = switches.create(NETWORK)
+    again = caller.create(planned | {"switch": new["id"], "socket": new["socket"]})
+    assert disk(planned).read_text() == "the user's data"
+    assert len(here.running) == 1
+    assert caller.read(again) == again
+
+
+def test_a_switch_without_its_socket_is_dead(here: Machine, planned: dict[str, Any], switch: dict[str, Any]) -> None:
+    made = Caller(HvdVirtualMachine(HvdProvider())).create(planned)
+    (Path(switch["socket"]) / "ctl").unlink()
+    assert Caller(HvdSwitch(HvdProvider())).read(switch) is None
+    assert Caller(HvdVirtualMachine(HvdProvider())).read(made) is None
+    Caller(HvdSwitch(HvdProvider())).create(NETWORK)
+    assert here.running == {}, "also one that is no part of the cluster any more"
+    assert len(here.switches) == 1
+
+
+@pytest.mark.parametrize(
+    "changes", [{"disk": 40 * 2**30}, {"private_address": "10.9.0.2/16"}, {"user_data": "#cloud-config\n"}]
+)
+def test_a_disk_that_was_made_with_something_else_is_neither_taken_nor_lost(
+    here: Machine, planned: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    caller = Caller(HvdVirtualMachine(HvdProvider()))
+    caller.create(planned)
+    disk(planned).write_text("old")
+    here.running.clear()
+    assert caller.create(planned | changes) is None
+    assert f"its disk was made with another {next(iter(changes))}; `hvdctl up` without that change" in caller.errors[0]
+    assert disk(planned).read_text() == "old"
+
+
+def test_a_half_made_disk_is_not_taken(here: Machine, planned: dict[str, Any]) -> None:
+    disk(planned).parent.mkdir(parents=True)
+    disk(planned).write_text("half")
+    Caller(HvdVirtualMachine(HvdProvider())).create(planned)
+    assert disk(planned).read_text() == "empty"
+
+
+def test_a_new_image_is_for_new_machines(here: Machine, planned: dict[str, Any], image: Path) -> None:
+    caller = Caller(HvdVirtualMachine(HvdProvider()))
+    caller.create(planned)
+    disk(planned).write_text("the user's data")
+    here.running.clear()
+    new = image.with_name("new image")
+    shutil.copytree(image, new)
+    again = caller.create(planned | {"image": str(new)})
+    assert again["image"] == str(new), "Terraform gets what it planned"
+    assert here.started[-1].image.folder == image, "the disk is based on the old one"
+    assert disk(planned).read_text() == "the user's data"
+    assert qemu.used_images() == {image}
+    caller.create(planned | {"image": str(new), "name": "node2"})
+    assert here.started[-1].image.folder == new
+
+
+@pytest.mark.parametrize("lost", ["gone", "another"])
+def test_a_disk_is_not_started_on_another_image_than_its_own(
+    here: Machine, planned: dict[str, Any], image: Path, lost: str
+) -> None:
+    caller = Caller(HvdVirtualMachine(HvdProvider()))
+    caller.create(planned)
+    disk(planned).write_text("the user's data")
+    here.running.clear()
+    (image / "disk.raw").unlink()
+    if lost == "another":
+        (image / "disk.raw").write_text("built once more")
+    assert caller.create(planned) is None
+    assert "which is gone or is another one now" in caller.errors[0]
+    assert disk(planned).read_text() == "the user's data"
+
+
+def test_more_memory_is_a_start_with_the_same_disk(
+    here: Machine, planned: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = HvdVirtualMachine(HvdProvider())
+    caller = Caller(resource)
+    made = caller.create(planned)
+    disk(planned).write_text("the user's data")
+    wanted = made | {"memory": 4 * 2**30, "cpus": 3, "internet": True}
+    expected = resource.plan(
+        PlanContext(Diagnostics(), "x", changed_fields={"memory", "cpus", "internet"}), made, wanted
+    )
+    assert expected["id"] is Unknown, "it is configured and verified again"
+    asked: list[list[str]] = []
+    monkeypatch.setattr(process, "gather", lambda commands, timeout: asked.extend(commands))
+    write(Cluster("demo").ssh_config, "")
+    changed = caller.update(made, expected)
+    assert [words[-3:] for words in asked] == [["node1.machine", "--", "sudo sync"]], "before its end"
+    assert changed["id"] not in (made["id"], Unknown)
+    assert disk(planned).read_text() == "the user's data"
+    assert (here.started[-1].memory, here.started[-1].cpus, here.started[-1].internet) == (4 * 2**30, 3, True)
+    assert len(here.running) == 1
+    assert caller.read(changed) == changed
+    assert resource.plan(PlanContext(Diagnostics(), "x", changed_fields=set()), made, made) == made
+
+
+def test_only_what_a_disk_is_made_with_makes_a_machine_anew() -> None:
+    replacing = {one.name for one in HvdVirtualMachine.get_schema().attributes if one.requires_replace}
+    assert replacing == {"cluster", "name", "labels", "image", "disk", "private_address", "user_data"}
+
+
+def test_one_killed_before_its_port_was_told_is_started_again(
+    here: Machine, planned: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = Caller(HvdVirtualMachine(HvdProvider()))
+    made = caller.create(planned)
+    disk(planned).write_text("the user's data")
+    here.running.clear()
+
+    def killed(guest: qemu.Guest, acceleration: str) -> int:
+        here.start(guest, acceleration)
+        raise SystemExit
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(qemu, "start", killed)
+        caller.create(planned)
+    assert here.running
+    assert caller.read(made) is None, "nobody knows its port"
+    assert caller.create(planned)["ssh_port"]
+    assert disk(planned).read_text() == "the user's data"
+
+
+def test_what_is_written_down_holds_no_secret(here: Machine, planned: dict[str, Any]) -> None:
+    Caller(HvdVirtualMachine(HvdProvider())).create(planned)
+    stored = disk(planned).with_name("machine.json").read_text()
+    assert "cloud-config" not in stored
+    assert "PRIVATE" not in stored
 
 
 def test_a_port_that_was_taken_meanwhile_is_no_end(here: Machine, planned: dict[str, Any]) -> None:
@@ -146,20 +323,47 @@ def test_hardware_addresses_differ_by_network_and_node() -> None:
 
 def test_a_switch_that_is_not_the_same_is_gone(here: Machine) -> None:
     caller = Caller(HvdSwitch(HvdProvider()))
-    asked = {"cluster": "demo", "name": "net", "labels": None}
-    made = caller.create(asked)
+    made = caller.create(NETWORK)
     assert caller.read(made) == made
     assert caller.import_("hvdctl-demo-net")["socket"] == made["socket"]
     here.switches.clear()
     assert caller.read(made) is None
-    again = caller.create(asked)
-    assert again["id"] != made["id"], "its machines are made anew with it"
+    again = caller.create(NETWORK)
+    assert again["id"] != made["id"], "its machines are started again"
     caller.delete(again)
     assert not Path(made["socket"]).exists()
 
 
-def test_what_is_left_is_named_and_swept(here: Machine, planned: dict[str, Any]) -> None:
-    switch = Caller(HvdSwitch(HvdProvider())).create({"cluster": "demo", "name": "net", "labels": None})
+def test_a_switch_is_found_from_anywhere(
+    here: Machine, switch: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Under cron and sudo the runtime folder is another one."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "elsewhere"))
+    assert vm.leftovers("demo") == [f"switch {switch['socket']}"]
+    assert Caller(HvdSwitch(HvdProvider())).read(switch) == switch
+    vm.sweep("demo", keep_data=False, step=Silent())
+    assert vm.leftovers("demo") == []
+    assert not Path(switch["socket"]).exists()
+
+
+def test_the_guests_are_told_by_what_they_were_started_with(
+    here: Machine, planned: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert vm.about("demo") == ""
+    caller = Caller(HvdVirtualMachine(HvdProvider()))
+    caller.create(planned)
+    assert vm.about("demo") == "QEMU 7.2 with TCG, emulated: there is no /dev/kvm"
+    # Someone loaded the module meanwhile.
+    monkeypatch.setattr(kvm, "acceleration", lambda image: ("kvm", "a guest runs with it"))
+    monkeypatch.setattr(kvm, "known", lambda: ("kvm", "a guest runs with it"))
+    assert vm.about("demo") == "QEMU 7.2 with TCG, emulated: KVM works only now"
+    caller.create(planned | {"name": "node2"})
+    assert vm.about("demo") == "QEMU 7.2 with KVM, but node1 with TCG, emulated"
+    del here.running["demo", "node1"]
+    assert vm.about("demo") == "QEMU 7.2 with KVM"
+
+
+def test_what_is_left_is_named_and_swept(here: Machine, planned: dict[str, Any], switch: dict[str, Any]) -> None:
     Caller(HvdVirtualMachine(HvdProvider())).create(planned)
     assert vm.observe("demo") == {"node1": "running"}
     assert vm.clusters() == ["demo"]
@@ -193,6 +397,19 @@ def test_what_this_machine_can_not_give_is_refused(
     with pytest.raises(HvdctlError) as refused:
         vm.preflight(Spec(name="demo", provider="vm", **keys))
     assert told in refused.value.message
+
+
+def test_machines_that_run_may_grow_by_what_is_free(
+    here: Machine, planned: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "tool", lambda name: name)
+    monkeypatch.setattr(process, "available_memory", lambda: 2**30)
+    with pytest.raises(HvdctlError, match=r"1 machines of 2 GiB don't fit: 1\.0 GiB of memory are free$"):
+        vm.preflight(Spec(name="demo", provider="vm", nodes=1))
+    Caller(HvdVirtualMachine(HvdProvider())).create(planned)
+    vm.preflight(Spec(name="demo", provider="vm", nodes=1, memory=3 * 2**30))
+    with pytest.raises(HvdctlError, match=r"don't fit: 1\.0 GiB of memory are free beside the 1 that run"):
+        vm.preflight(Spec(name="demo", provider="vm", nodes=1, memory=4 * 2**30))
 
 
 @pytest.mark.parametrize(

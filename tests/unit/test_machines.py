@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import pytest
-from hvdctl import configure, images, machines, pipeline, process, providers
+from hvdctl import images, machines, process
 from hvdctl.cluster import Cluster, Node
-from hvdctl.errors import HvdctlError, PhaseError, UsageError
+from hvdctl.errors import HvdctlError
 from hvdctl.progress import Silent
 from hvdctl.spec import Spec
-from support import make_nodes
+from support import make_nodes, runs, wait_for
 
 
 def two() -> list[Node]:
@@ -41,6 +44,14 @@ def test_the_roles_get_what_the_spec_and_the_provider_say(known: Cluster, monkey
     assert "PRIVATE" not in str(told), "paths of keys, not keys"
 
 
+def test_machines_of_others_are_not_rebooted(known: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "identity", lambda name: None)
+    assert machines.variables(known, known.spec(), two(), "x")["nvidia_reboot"] is True
+    hosts = [{"address": f"10.9.0.{number}"} for number in (1, 2)]
+    lent = Spec(name="demo", provider="static", nodes=2, options={"hosts": hosts})
+    assert machines.variables(known, lent, two(), "x")["nvidia_reboot"] is False
+
+
 def test_an_image_that_is_not_here_is_pulled_there(known: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "identity", lambda name: None)
     told = machines.variables(known, known.spec(), two(), "registry/y:1")
@@ -59,16 +70,15 @@ class Answers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **words: Sequence[str]) -> None:
         self.words = {f"{name}.machine": list(said) for name, said in words.items()}
         self.tries: dict[str, int] = dict.fromkeys(self.words, 0)
-        monkeypatch.setattr(process, "gather", self.gather)
+        monkeypatch.setattr(process, "capture", self.capture)
         monkeypatch.setattr(machines, "_REFUSED_PATIENCE", 0.5)
         monkeypatch.setattr(machines, "_LOOK_EVERY", 0.0)
 
-    def gather(self, commands: Any, *, timeout: float) -> list[subprocess.CompletedProcess[str]]:
-        (argv,) = list(commands)
+    def capture(self, argv: Sequence[str], *, timeout: float) -> subprocess.CompletedProcess[str]:
         name = next(word for word in argv if word in self.words)
         said = self.words[name][min(self.tries[name], len(self.words[name]) - 1)]
         self.tries[name] += 1
-        return [subprocess.CompletedProcess([], 255 if said else 0, "", said)]
+        return subprocess.CompletedProcess([], 255 if said else 0, "", said)
 
 
 def test_a_machine_that_boots_is_waited_for(known: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,82 +117,66 @@ def test_one_that_ended_is_not_waited_for(known: Cluster, monkeypatch: pytest.Mo
         machines.wait(known, two(), Silent(), lambda name: {"node0": "running"})
 
 
-class Plays:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, fail: bool = False) -> None:
-        self.done: list[tuple[str, dict[str, Any], tuple[str, ...]]] = []
-        self.fail = fail
-        monkeypatch.setattr(configure, "play", self.play)
-
-    def play(
-        self, cluster: Cluster, book: str, variables: dict[str, Any], on_event: Any, *, limit: Sequence[str] = ()
-    ) -> int:
-        self.done.append((book, variables, tuple(limit)))
-        if self.fail:
-            raise PhaseError("configuration failed: node0.machine can't be reached")
-        return 0
-
-
-def test_links_of_machines_are_shaped_by_ansible_and_the_next_up_mends_a_killed_bench(
+def test_a_refusal_for_good_is_told_without_waiting_for_the_others(
     known: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plays = Plays(monkeypatch)
-    pipeline.relink(known, 10**8, Silent())
-    assert plays.done == [("net.yml", {"net_rate": 10**8, "net_delay": "2ms"}, ())]
-    assert known.record("relink")["rate"] == 10**8
-    pipeline.relink(known, 10**9, Silent())
-    assert known.record("relink") == {}
+    Answers(monkeypatch, node0=["Connection refused"], node1=["Host key verification failed."])
+    monkeypatch.setattr(machines, "_GRACE", 0.5)
+    started = time.monotonic()
+    with pytest.raises(HvdctlError) as failed:
+        machines.wait(known, two(), Silent(), None)
+    assert time.monotonic() - started < 10
+    assert failed.value.message == (
+        "node0.machine (127.0.0.1:4000) does not answer yet; "
+        "node1.machine (127.0.0.1:4001) shows another host key than the known one"
+    )
 
 
-def static(cluster: Cluster, count: int) -> Spec:
-    hosts = [{"address": "127.0.0.1", "port": 4000 + index, "private_address": f"10.9.0.{index}"} for index in range(2)]
-    spec = Spec(name="demo", provider="static", nodes=count, options={"hosts": hosts})
-    cluster.store_spec(spec)
-    return spec
+def test_others_that_are_refused_a_moment_later_are_named_too(known: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    Answers(
+        monkeypatch,
+        node0=["Connection refused", "Host key verification failed."],
+        node1=["Host key verification failed."],
+    )
+    with pytest.raises(HvdctlError) as failed:
+        machines.wait(known, two(), Silent(), None)
+    assert failed.value.message.count("shows another host key than the known one") == 2
 
 
-def test_machines_that_leave_are_set_free_with_the_names_that_they_had(
-    known: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plays = Plays(monkeypatch)
-    known.inventory.parent.mkdir(parents=True)
-    known.inventory.write_text("")
-    pipeline._release(known, two()[:1], Silent())
-    assert plays.done == [("teardown.yml", {}, ("node1.machine",))]
-    pipeline._release(known, two(), Silent())
-    assert len(plays.done) == 1
+def test_what_the_site_refuses_to_tell_is_told(known: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> dict[str, str]:
+        raise HvdctlError("the credentials have ended")
+
+    Answers(monkeypatch, node0=["Connection refused"], node1=["Connection refused"])
+    with pytest.raises(HvdctlError, match="the credentials have ended"):
+        machines.wait(known, two(), Silent(), refuse)
 
 
-def test_down_of_machines_that_stay_undoes_and_a_failure_is_told(
-    known: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    static(known, 2)
-    known.inventory.parent.mkdir(parents=True)
-    known.inventory.write_text("")
-    plays = Plays(monkeypatch, fail=True)
-    failed = pipeline._undo(known, True, Silent())
-    assert failed is not None
-    assert "node0.machine" in failed.message
-    assert plays.done == [("teardown.yml", {"nfs_keep_data": True}, ())]
+WAITS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_machines import two
+from hvdctl import machines
+from hvdctl.cluster import Cluster
+from hvdctl.progress import Silent
+machines.wait(Cluster("demo"), two(), Silent(), None)
+"""
 
 
-def test_data_on_machines_that_go_can_not_be_kept(known: Cluster) -> None:
-    with pytest.raises(UsageError, match="--keep-data: the share of 'demo' is on the disk of its head"):
-        pipeline._check_keep(known, True)
-    static(known, 2)
-    pipeline._check_keep(known, True)
-
-
-def test_a_site_that_can_not_be_asked_keeps_nobody_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hvdctl.sites import aws, local, vm
-
-    def refuse() -> list[str]:
-        raise HvdctlError("AWS does not take the credentials")
-
-    monkeypatch.setattr(local, "clusters", lambda: ["a"])
-    monkeypatch.setattr(vm, "clusters", lambda: ["b"])
-    monkeypatch.setattr(aws, "clusters", refuse)
-    found = {provider.name: names for provider, names in pipeline._on_sites()}
-    assert found["local"] == ["a"]
-    assert found["vm"] == ["b"]
-    assert "aws" not in found
-    assert set(found) | {"aws"} == set(providers.REGISTRY)
+def test_ctrl_c_ends_the_wait_at_once(known: Cluster, tmp_path: Path, on_path: Callable[[Path], None]) -> None:
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(f"#!/bin/sh\necho $$ >>{tmp_path}/asked\nexec sleep 29\n")
+    ssh.chmod(0o755)
+    on_path(ssh.parent)
+    waiting = subprocess.Popen(
+        [sys.executable, "-c", WAITS, str(Path(__file__).parent)], stderr=subprocess.PIPE, text=True
+    )
+    asked = tmp_path / "asked"
+    wait_for(lambda: asked.exists() and len(asked.read_text().split()) == 2)
+    pressed = time.monotonic()
+    waiting.send_signal(signal.SIGINT)
+    _, said = waiting.communicate(timeout=60)
+    assert time.monotonic() - pressed < 10
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    wait_for(lambda: not any(runs(int(pid)) for pid in asked.read_text().split()))

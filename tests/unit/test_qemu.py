@@ -1,12 +1,14 @@
-"""QEMU: the command of a guest, the seed, which acceleration works, and which processes are whose."""
+"""QEMU: the command of a guest, the seed, which processes are whose, and which images are still needed."""
 
 from __future__ import annotations
 
+import contextlib
 import io
-import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ def test_a_guest_is_reached_on_the_loopback_and_by_its_own_switch_only() -> None
     assert after(words, "-name") == ["guest=hvdctl-demo-node1,process=hvdctl-demo-nod"]
     assert "-daemonize" in words
     assert not {"-vnc", "-monitor", "-qmp"} & set(words), "nothing else to talk to"
+    assert re.search(r"\bpanic=[1-9]", after(words, "-append")[0]), "a kernel that fell over starts again by itself"
 
 
 def test_without_internet_the_guest_reaches_nobody() -> None:
@@ -73,65 +76,6 @@ def test_cloud_init_finds_the_seed_by_its_label_and_names(tmp_path: Path) -> Non
             iso.get_file_from_iso_fp(read, **where)
             assert read.getvalue().decode() == text
     iso.close()
-
-
-class Probe:
-    """A QEMU that says what it is told to."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: bool = True) -> None:
-        self.calls = 0
-        self.said: subprocess.CompletedProcess[str] | subprocess.TimeoutExpired = subprocess.CompletedProcess([], 0, "")
-        monkeypatch.setattr(process, "capture", self.capture)
-        monkeypatch.setattr(process, "tool", lambda name: name)
-        real = Path.exists
-        monkeypatch.setattr(Path, "exists", lambda path: device if str(path) == "/dev/kvm" else real(path))
-        monkeypatch.setattr(os, "access", lambda path, mode: True)
-
-    def capture(self, argv: list[Any], **options: Any) -> subprocess.CompletedProcess[str]:
-        self.calls += 1
-        if isinstance(self.said, subprocess.TimeoutExpired):
-            raise self.said
-        return self.said
-
-
-IMAGE = qemu.Image(Path("/images/a"))
-
-
-def test_kvm_is_used_where_a_guest_says_a_word(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    probe = Probe(monkeypatch, tmp_path)
-    probe.said = subprocess.CompletedProcess([], 0, "[0.0] Linux version 6.1\nKernel panic", "")
-    assert qemu.acceleration(IMAGE)[0] == "kvm"
-    assert qemu.acceleration(IMAGE)[0] == "kvm"
-    assert probe.calls == 1, "once for each boot of this machine"
-
-
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        (subprocess.TimeoutExpired("q", 8, output=b""), "said nothing within 8 s"),
-        (subprocess.CompletedProcess([], 1, "", "error: failed to set MSR 0x1\n"), "failed to set MSR 0x1"),
-    ],
-)
-def test_a_kvm_that_is_there_and_does_not_work_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: Any, why: str
-) -> None:
-    probe = Probe(monkeypatch, tmp_path)
-    probe.said = said
-    chosen, told = qemu.acceleration(IMAGE)
-    assert chosen == "tcg"
-    assert why in told
-
-
-def test_a_guest_that_hangs_after_its_first_word_runs_with_kvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    probe = Probe(monkeypatch, tmp_path)
-    probe.said = subprocess.TimeoutExpired("q", 8, output=b"Linux version 6.1")
-    assert qemu.acceleration(IMAGE)[0] == "kvm"
-
-
-def test_no_device_no_kvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    probe = Probe(monkeypatch, tmp_path, device=False)
-    assert qemu.acceleration(IMAGE) == ("tcg", "there is no /dev/kvm")
-    assert probe.calls == 0
 
 
 def test_guests_are_known_by_the_names_of_their_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,14 +112,71 @@ def test_what_qemu_refuses_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         qemu.start(guest(tmp_path), "tcg")
 
 
-def test_a_real_process_is_found_by_its_program_and_words(undone: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("word", ["waiting for the disk", ""])
+def test_a_qemu_that_does_not_come_up_is_ended_and_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, word: str
+) -> None:
+    program = tmp_path / qemu.BINARY
+    # Its child keeps all that it was given open, as one in the background does.
+    program.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/group\necho '{word}' >&2\nsleep 61\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(process, "tool", lambda name: str(program))
+    monkeypatch.setattr(qemu, "_START_PATIENCE", 1.0)
+    started = time.monotonic()
+    with pytest.raises(HvdctlError, match=f"is not up after 1 s: {word or 'without a word'}"):
+        qemu.start(guest(tmp_path), "tcg")
+    assert time.monotonic() - started < 10
+    group = int((tmp_path / "group").read_text())
+    wait_for(lambda: not members(group))
+
+
+def members(group: int) -> list[str]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+            found += [stat.parent.name] if int(its_group) == group and state != "Z" else []
+    return found
+
+
+def test_what_went_into_the_background_ends_with_a_start_that_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(words: list[str]) -> None:
+        raise HvdctlError("not up")
+
+    stopped: list[int] = []
+    monkeypatch.setattr(qemu, "_run", refuse)
+    monkeypatch.setattr(qemu, "stop", stopped.append)
+    monkeypatch.setattr(process, "tool", lambda name: name)
+    found = [(7, [qemu.BINARY, "-name", "guest=hvdctl-demo-node1,process=x"])]
+    monkeypatch.setattr(qemu, "processes", lambda program="": found)
+    with pytest.raises(HvdctlError, match="not up"):
+        qemu.start(guest(tmp_path), "tcg")
+    assert stopped == [7]
+
+
+def test_an_image_is_needed_by_guests_that_run_and_by_disks_of_those_that_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = (7, qemu.argv(guest(Path("/c"), image=qemu.Image(Path("/images/old"))), "tcg"))
+    monkeypatch.setattr(qemu, "processes", lambda program="": [running])
+    for cluster, image in (("one", "/images/a"), ("two", "/images/b")):
+        qemu.store(qemu.home(cluster) / "node0", {"image": image})
+    half_made = qemu.home("two") / "node1" / "machine.json"
+    half_made.parent.mkdir()
+    half_made.write_text("{")
+    assert qemu.used_images() == {Path("/images/old"), Path("/images/a"), Path("/images/b")}
+
+
+def test_a_switch_is_found_by_its_cluster_wherever_its_socket_is(undone: None, tmp_path: Path) -> None:
     program = tmp_path / "vde_switch"
     program.symlink_to(sys.executable)
-    words = [str(program), "-c", "import time; time.sleep(60)", "-sock", "/run/x.vde"]
+    words = [str(program), "-c", "import time; time.sleep(60)", "-sock", "/run/user/7/x.vde"]
     child = subprocess.Popen(words)
     try:
-        wait_for(lambda: qemu.switch(Path("/run/x.vde")) == child.pid)
-        assert qemu.switch(Path("/run/y.vde")) is None
+        wait_for(lambda: qemu.switches("x") == {child.pid: Path("/run/user/7/x.vde")})
+        assert qemu.switches("y") == {}
     finally:
         child.kill()
         child.wait()

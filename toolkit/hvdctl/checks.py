@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 from hvdctl import engine, images, jobs, links, overview, paths, process, providers, ssh, terraform
@@ -161,8 +160,7 @@ def _disk() -> Check:
 
 
 def _memory(spec: Spec) -> Check:
-    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(facts["MemAvailable"].split()[0]) * 1024
+    free = process.available_memory()
     ranks = spec.nodes * spec.slots
     detail = f"{free / 2**30:.1f} GiB available for {ranks} ranks"
     if free < ranks * _MEMORY_PER_RANK:

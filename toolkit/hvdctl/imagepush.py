@@ -4,47 +4,48 @@ It goes over SSH to the first machine only, which hands every piece on to the ne
 the line: the time grows with the size of the image, hardly with the number of machines. Layers that all of them have
 stay here.
 
-Between the machines it is plain TCP on the cluster's own network. A machine takes one connection, from the one that
-knows the word that it was told over SSH; and what was loaded is an image of the right id, which is a digest of all its
-layers, or an error.
+Between the machines it is plain TCP on the cluster's own network. A machine takes the stream of the one that knows the
+word that it was told over SSH; and what was loaded is an image of the right id, or of the right layers where an engine
+counts ids in another way, or an error.
 """
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
+import io
 import json
 import os
+import re
 import secrets
+import select
 import shlex
 import subprocess
 import sys
-import tarfile
-import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
-from hvdctl import engine, paths, process
-from hvdctl.cluster import digest
+from hvdctl import engine, imagearchive, process, relay
 from hvdctl.errors import HvdctlError
 
-if TYPE_CHECKING:
-    from docker import DockerClient
-
-# Runs on a machine, which need not have more than Python and an engine. Its first line of stdin is what it is to do.
-_RELAY = Path(__file__).with_name("relay.py")
 _LAYERS = "docker image ls --quiet --no-trunc | sort -u | xargs --no-run-if-empty docker image inspect"
-_PIECE = 2**20
+# Logins at the same time, and seconds for each; a relay waits much longer for the last of them.
+_AT_ONCE = 32
+_LOGIN = 240.0
+# Seconds that more is waited here than a relay does, which knows better what it waits for.
+_SLACK = 30.0
+# Seconds in which the machine that failed may tell so after its neighbours.
+_GRACE = 10.0
 
 
 @dataclass
 class Held:
-    """What a machine's engine has: images by id, and the layers of all of them."""
+    """What a machine's engine has: its images, and the layers that need not be sent to it."""
 
-    ids: dict[str, list[str]]
+    images: list[dict[str, Any]]
     layers: set[tuple[str, ...]]
 
 
@@ -60,25 +61,26 @@ def push(ssh_config: Path, image: str, machines: Sequence[str], addresses: dict[
     started = time.monotonic()
     client = engine.client(timeout=3600)
     try:
-        found = client.images.get(image)
-        wanted = str(found.id)
-        layers = list(found.attrs["RootFS"]["Layers"])
+        tag = image if ":" in image.rsplit("/", 1)[-1] else f"{image}:latest"
+        wanted = client.images.get(tag).attrs
+        layers = list(wanted["RootFS"]["Layers"])
         held = _held(ssh_config, machines)
-        missing = [name for name in machines if wanted not in held[name].ids or image not in held[name].ids[wanted]]
+        missing = [name for name in machines if not _has(held[name], tag, wanted)]
         if not missing:
             return Pushed([], 0, time.monotonic() - started)
         # A layer lies on those below it: only a chain from the bottom that all have can be left out.
         common = 0
         while common < len(layers) and all(tuple(layers[: common + 1]) in held[name].layers for name in missing):
             common += 1
-        light = _light(client, image, wanted, layers[:common])
+        light = imagearchive.light(client, tag, wanted["Id"], layers[:common])
         chain = _Chain(ssh_config, missing, addresses)
         try:
+            chain.start()
             sent = chain.send(light)
         finally:
             chain.end()
         still = _held(ssh_config, missing)
-        bad = [name for name in missing if wanted not in still[name].ids]
+        bad = [name for name in missing if not _has(still[name], tag, wanted, arrived=True)]
         if bad:
             raise HvdctlError(f"image {image} did not arrive on {', '.join(bad)}: {chain.told() or 'without a word'}")
         return Pushed(missing, sent, time.monotonic() - started)
@@ -90,36 +92,50 @@ class _Chain:
     """One relay on each machine, each told of the one after it; the first is fed from here."""
 
     def __init__(self, ssh_config: Path, machines: Sequence[str], addresses: dict[str, str]) -> None:
-        self._said: dict[str, list[str]] = {name: [] for name in machines}
+        self._ssh_config = ssh_config
+        self._machines = list(machines)
+        self._addresses = addresses
         self._relays: dict[str, subprocess.Popen[bytes]] = {}
+        self._said: dict[str, list[str]] = {name: [] for name in machines}
+        self._ports: dict[str, int] = {}
+        self._ended: set[str] = set()
+        # Machine and exit code, in the order of time.
+        self._failed: list[tuple[str, int]] = []
+        self._changed = threading.Condition()
+
+    def start(self) -> None:
+        """All side by side; when the last one listens, each is told where the next one does."""
+        words = {name: secrets.token_hex(16) for name in self._machines}
+        for index, name in enumerate(self._machines):
+            if index >= _AT_ONCE:
+                self._await_port(self._machines[index - _AT_ONCE])
+            self._login(name)
+            self._tell(name, {"listen": self._addresses[name] if index else None, "word": words[name]})
+        for name in self._machines:
+            self._await_port(name)
         onward: dict[str, Any] | None = None
-        # From the last to the first: each must know where the next one listens.
-        for name in reversed(machines):
-            first = name == machines[0]
-            word = secrets.token_hex(16)
-            task = {"listen": None if first else addresses[name], "word": word, "next": onward}
-            relay = self._start(ssh_config, name, task)
-            if not first:
-                onward = {"address": addresses[name], "port": self._port(name, relay), "word": word}
+        for name in reversed(self._machines):
+            self._tell(name, onward)
+            onward = {"address": self._addresses[name], "port": self._ports[name], "word": words[name]}
 
     def send(self, pieces: Iterable[bytes]) -> int:
         """Feed the first machine; gives the number of bytes."""
-        first = next(reversed(self._relays.values()))
-        pipe, sent = cast(IO[bytes], first.stdin), 0
+        pipe, sent = cast(IO[bytes], self._relays[self._machines[0]].stdin), 0
+        os.set_blocking(pipe.fileno(), False)
         try:
             for piece in pieces:
-                pipe.write(piece)
+                self._write(pipe, len(piece).to_bytes(4, "big") + piece)
                 sent += len(piece)
-            pipe.close()
+            self._write(pipe, bytes(4))
         except BrokenPipeError:
-            pass  # what went wrong is told by the machine itself
-        for name, relay in self._relays.items():
-            try:
-                code = relay.wait(timeout=1800)
-            except subprocess.TimeoutExpired:
-                raise HvdctlError(f"{name} took no image within half an hour") from None
-            if code:
-                raise HvdctlError(f"the image did not get to {name}: {self.told(name) or f'exit code {code}'}")
+            pass  # what went wrong is told by the machines themselves
+        limit = relay.LIMITS["load"] + _SLACK
+        with self._changed:
+            self._changed.wait_for(lambda: self._failed or len(self._ended) == len(self._machines), limit)
+            if self._failed:
+                raise self._cause()
+            if late := [name for name in self._machines if name not in self._ended]:
+                raise HvdctlError(f"{', '.join(late)} took no image within {limit:.0f} s")
         return sent
 
     def told(self, name: str | None = None) -> str:
@@ -128,32 +144,79 @@ class _Chain:
         return lines[-1] if lines else ""
 
     def end(self) -> None:
-        for relay in self._relays.values():
-            if relay.poll() is None:
-                relay.terminate()
-                relay.wait()
+        for one in self._relays.values():
+            one.terminate()
+        for one in self._relays.values():
+            try:
+                one.wait(timeout=_SLACK)
+            except subprocess.TimeoutExpired:
+                one.kill()
 
-    def _start(self, ssh_config: Path, name: str, task: dict[str, Any]) -> subprocess.Popen[bytes]:
-        far = "sudo -n python3 -c " + shlex.quote(_RELAY.read_text())
-        argv = [process.tool("ssh"), "-F", str(ssh_config), "-o", "BatchMode=yes", name, "--", far]
-        relay = process.start(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        self._relays[name] = relay
-        threading.Thread(target=self._listen, args=(name, cast(IO[bytes], relay.stderr)), daemon=True).start()
-        pipe = cast(IO[bytes], relay.stdin)
-        pipe.write(json.dumps(task).encode() + b"\n")
-        pipe.flush()
-        return relay
+    def _login(self, name: str) -> None:
+        far = "sudo -n python3 -c " + shlex.quote(Path(relay.__file__).read_text())
+        argv = [process.tool("ssh"), "-F", str(self._ssh_config), "-o", "BatchMode=yes", name, "--", far]
+        self._relays[name] = process.start(
+            argv, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        threading.Thread(target=self._follow, args=(name, self._relays[name]), daemon=True).start()
 
-    def _port(self, name: str, relay: subprocess.Popen[bytes]) -> int:
-        line = cast(IO[bytes], relay.stdout).readline()
-        if not line.strip().isdigit():
-            raise HvdctlError(f"{name} can't take an image: {self.told(name) or 'ssh ended'}")
-        return int(line)
+    def _tell(self, name: str, what: dict[str, Any] | None) -> None:
+        with contextlib.suppress(BrokenPipeError):  # its end is seen by the one that follows it
+            cast(IO[bytes], self._relays[name].stdin).write(json.dumps(what).encode() + b"\n")
 
-    def _listen(self, name: str, stream: IO[bytes]) -> None:
-        for line in stream:
-            if line.strip():
-                self._said[name].append(line.decode(errors="replace").strip())
+    def _follow(self, name: str, one: subprocess.Popen[bytes]) -> None:
+        for line in io.BufferedReader(cast(io.RawIOBase, one.stdout)):
+            text = line.decode(errors="replace").strip()
+            with self._changed:
+                if port := re.fullmatch(r"port (\d+)", text):
+                    self._ports[name] = int(port[1])
+                    self._changed.notify_all()
+                elif text:
+                    self._said[name].append(text)
+        code = one.wait()
+        with self._changed:
+            self._ended.add(name)
+            if code:
+                self._failed.append((name, code))
+            self._changed.notify_all()
+
+    def _await_port(self, name: str) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: name in self._ports or self._failed, _LOGIN)
+            if self._failed:
+                first, code = self._failed[0]
+                raise HvdctlError(f"{first} can't take an image: {self.told(first) or f'exit code {code}'}")
+            if name not in self._ports:
+                raise HvdctlError(f"{name} can't take an image: no answer within {_LOGIN:.0f} s")
+
+    def _write(self, pipe: IO[bytes], piece: bytes) -> None:
+        """No longer than a relay waits itself, so that it is the one to tell which machine hangs."""
+        ready = select.poll()
+        ready.register(pipe, select.POLLOUT)
+        rest = memoryview(piece)
+        limit = relay.LIMITS["piece"] + _SLACK
+        deadline = time.monotonic() + limit
+        while rest:
+            if self._failed:
+                raise BrokenPipeError
+            if ready.poll(200):
+                rest = rest[os.write(pipe.fileno(), rest) :]
+            elif time.monotonic() > deadline:
+                raise HvdctlError(f"{self._machines[0]} took nothing of the image for {limit:.0f} s")
+
+    def _cause(self) -> HvdctlError:
+        """The machine that failed by itself, not one that lost its neighbour by that and may have said so sooner."""
+        neighbours = (relay.BEFORE, relay.AFTER)
+
+        def own() -> list[tuple[str, int]]:
+            return [(name, code) for name, code in self._failed if code not in neighbours]
+
+        self._changed.wait_for(lambda: own() or len(self._ended) == len(self._machines), _GRACE)
+        name, code = (own() or self._failed)[0]
+        # Where none did, the neighbour that was lost hangs.
+        place = self._machines.index(name) + {relay.BEFORE: -1, relay.AFTER: 1}.get(code, 0)
+        lost = self._machines[max(0, place)]
+        return HvdctlError(f"the image did not get to {lost}: {self.told(name) or f'exit code {code}'}")
 
 
 def _held(ssh_config: Path, machines: Sequence[str]) -> dict[str, Held]:
@@ -167,118 +230,50 @@ def _held(ssh_config: Path, machines: Sequence[str]) -> dict[str, Held]:
         if done.returncode:
             said = done.stderr.strip().splitlines()
             raise HvdctlError(f"{name}: its Docker engine can't be asked: {said[-1] if said else done.returncode}")
-        ids: dict[str, list[str]] = {}
+        images = json.loads(done.stdout or "[]")
         layers: set[tuple[str, ...]] = set()
-        for one in json.loads(done.stdout or "[]"):
-            ids[one["Id"]] = one.get("RepoTags") or []
-            chain = one["RootFS"].get("Layers") or []
-            layers |= {tuple(chain[: end + 1]) for end in range(len(chain))}
-        held[name] = Held(ids, layers)
+        # containerd's image store loads whole archives only.
+        if not any(_of_containerd(one) for one in images):
+            for one in images:
+                chain = _chain_of(one)
+                layers |= {tuple(chain[: end + 1]) for end in range(len(chain))}
+        held[name] = Held(images, layers)
     return held
 
 
-def _light(client: DockerClient, image: str, identity: str, left_out: Sequence[str]) -> Iterable[bytes]:
-    """The engine's archive of an image without some of its layers, in pieces.
+def _of_containerd(image: dict[str, Any]) -> bool:
+    """There an image's id is the digest of its manifest, elsewhere that of its configuration."""
+    return any(known.endswith(f"@{image['Id']}") for known in image.get("RepoDigests") or [])
 
-    Where only the last layers are left, it is kept: the engine writes all of them before it can be told which.
+
+def _chain_of(image: dict[str, Any]) -> list[str]:
+    return image["RootFS"].get("Layers") or []
+
+
+def _has(held: Held, tag: str, wanted: dict[str, Any], *, arrived: bool = False) -> bool:
+    """Whether the machine has the image under its name.
+
+    An engine may count ids in another way than the one here. There an image of the same layers and the same moment is
+    the same one; and of the same layers is enough for one that was just loaded without an error.
     """
-    if not left_out:
-        return _archive(client.api.get_image(image), set())
-    kept = paths.private(paths.cache() / "push") / f"{digest(image, identity, *left_out)}.tar"
-    if not kept.exists():
-        for old in kept.parent.iterdir():
-            old.unlink(missing_ok=True)
-        part = kept.with_suffix(f".{os.getpid()}")
-        with part.open("wb") as file:
-            file.writelines(_archive(client.api.get_image(image), set(left_out)))
-        part.replace(kept)
-    return _pieces(kept)
-
-
-def _pieces(file: Path) -> Iterable[bytes]:
-    with file.open("rb") as source:
-        while piece := source.read(_PIECE):
-            yield piece
-
-
-def _archive(stream: Iterable[bytes], left_out: set[str]) -> Iterable[bytes]:
-    """The archive without some of its layers, as it comes."""
-    read, write = os.pipe()
-    failed: list[BaseException] = []
-
-    def strip() -> None:
-        try:
-            with (
-                os.fdopen(write, "wb") as out,
-                tarfile.open(fileobj=out, mode="w|") as lighter,
-                tarfile.open(fileobj=cast(IO[bytes], _Stream(stream)), mode="r|") as source,
-            ):
-                _copy(source, lighter, left_out)
-        except BaseException as error:  # told by the reader
-            failed.append(error)
-
-    worker = threading.Thread(target=strip, daemon=True)
-    worker.start()
-    with os.fdopen(read, "rb") as pieces:
-        while piece := pieces.read(_PIECE):
-            yield piece
-    worker.join()
-    if failed:
-        raise failed[0]
-
-
-def _copy(source: tarfile.TarFile, lighter: tarfile.TarFile, left_out: set[str]) -> None:
-    """Entries of the archive but the layers to be left out.
-
-    The manifest may be the archive's last entry, so a layer is recognised by the digest of its tar, which is its name
-    in the image's configuration.
-    """
-
-    for entry in source:
-        content = source.extractfile(entry) if entry.isfile() else None
-        if content is None or not left_out or not _is_layer(entry.name):
-            lighter.addfile(entry, content)
-            continue
-        with tempfile.TemporaryFile() as kept:
-            sum_ = hashlib.sha256()
-            while piece := content.read(_PIECE):
-                sum_.update(piece)
-                kept.write(piece)
-            if f"sha256:{sum_.hexdigest()}" in left_out:
-                continue
-            kept.seek(0)
-            lighter.addfile(entry, kept)
-
-
-def _is_layer(name: str) -> bool:
-    return name.endswith("/layer.tar") or name.startswith("blobs/sha256/")
-
-
-class _Stream:
-    """Pieces as a file that can be read."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self._rest = b""
-
-    def read(self, size: int) -> bytes:
-        while len(self._rest) < size:
-            piece = next(self._pieces, b"")
-            if not piece:
-                break
-            self._rest += piece
-        found, self._rest = self._rest[:size], self._rest[size:]
-        return found
+    for one in held.images:
+        if tag in (one.get("RepoTags") or []):
+            moment = arrived or one.get("Created") == wanted.get("Created")
+            return one["Id"] == wanted["Id"] or (moment and _chain_of(one) == _chain_of(wanted))
+    return False
 
 
 def main(argv: Sequence[str]) -> int:
     """Prints {"pushed": [...], "bytes": ..., "seconds": ...}; what the role `horovod` calls once for all machines."""
+    from docker.errors import DockerException
+
     ssh_config, image, *places = argv
     addresses = dict(place.split("=", 1) for place in places)
     try:
         done = push(Path(ssh_config), image, list(addresses), addresses)
-    except HvdctlError as error:
-        print(error.message, file=sys.stderr)  # noqa: T201 - a program of its own
+    except (HvdctlError, DockerException, OSError) as error:
+        told = error if isinstance(error, HvdctlError) else engine.describe(error)
+        print(told.message, file=sys.stderr)  # noqa: T201 - a program of its own
         return 1
     print(json.dumps({"pushed": done.machines, "bytes": done.bytes, "seconds": round(done.seconds, 2)}))  # noqa: T201
     return 0

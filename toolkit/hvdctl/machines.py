@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import queue
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from hvdctl import images, inventory, process, ssh
+from hvdctl import images, inventory, process, providers, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError
 from hvdctl.progress import Step
@@ -18,6 +20,11 @@ from hvdctl.spec import Spec
 _REFUSED_PATIENCE = 45.0
 _PATIENCE = 600.0
 _LOOK_EVERY = 10.0
+# Where one machine is refused for good, the others have this long to be named with it.
+_GRACE = 5.0
+_AT_ONCE = 64
+_PAUSE = 0.3
+_GREETING_PATIENCE = 30.0
 _FINAL = ("REMOTE HOST IDENTIFICATION HAS CHANGED", "Host key verification failed")
 
 
@@ -41,6 +48,8 @@ def variables(cluster: Cluster, spec: Spec, nodes: Sequence[Node], image: str) -
         "horovod_image_id": identity or "",
         "horovod_push_command": push if identity else [],
         "horovod_ssh_files": {"authorized_keys": str(key.public_file), "id_ed25519": str(key.private)},
+        # Whoever has lent a machine decides when it is started anew.
+        "nvidia_reboot": not providers.REGISTRY[spec.provider].keeps_machines,
         "horovod_host_keys_dir": str(cluster.host_key(nodes[0].name).private.parent),
         **net(spec, spec.net),
     }
@@ -63,43 +72,87 @@ def wait(
     `observe` tells what stands, where the site can tell without logging in.
     """
     waiting = [node for node in nodes if node.kind == "machine"]
-    deadline = time.monotonic() + patience
-    left = {node.name for node in waiting}
+    step.update(f"0 of {len(waiting)} answer")
+    each = _Wait(cluster, observe, patience)
+    # Daemons: Ctrl-C leaves at once, whatever they wait for.
+    for node in waiting:
+        threading.Thread(target=each.tell, args=(node,), daemon=True).start()
+    left = {node.name: node for node in waiting}
+    problems: dict[str, str] = {}
+    until: float | None = None
+    try:
+        while left:
+            try:
+                node, problem = each.told.get(timeout=until and max(0, until - time.monotonic()))
+            except queue.Empty:
+                break
+            del left[node.name]
+            if isinstance(problem, Exception):
+                raise problem
+            if problem:
+                problems[node.name] = problem
+                until = until or time.monotonic() + _GRACE
+            step.update(f"{len(waiting) - len(left) - len(problems)} of {len(waiting)} answer")
+    finally:
+        each.over.set()
+    if problems:
+        problems |= {name: f"{_place(node)} does not answer yet" for name, node in left.items()}
+        found = [problems[node.name] for node in waiting if node.name in problems]
+        raise HvdctlError("; ".join(found), hint="`hvdctl up` goes on from here when that is mended")
 
-    def one(node: Node) -> str | None:
-        name, place = inventory.ssh_host(node.name, node.kind), f"{node.address}:{node.ssh_port}"
+
+class _Wait:
+    """The wait for each machine, in a thread of its own."""
+
+    def __init__(self, cluster: Cluster, observe: Callable[[str], dict[str, str]] | None, patience: float) -> None:
+        self.cluster, self.observe, self.patience = cluster, observe, patience
+        self.deadline = time.monotonic() + patience
+        self.over = threading.Event()
+        self.told: queue.SimpleQueue[tuple[Node, str | Exception | None]] = queue.SimpleQueue()
+        self._turn = threading.Semaphore(_AT_ONCE)
+
+    def tell(self, node: Node) -> None:
+        try:
+            self.told.put((node, self._problem(node)))
+        except Exception as error:
+            self.told.put((node, error))
+
+    def _problem(self, node: Node) -> str | None:
+        """Why the machine can't be used; None when it can be logged in to."""
+        name = inventory.ssh_host(node.name, node.kind)
         refused = looked = None
         while True:
-            said = _greeting(cluster, name)
+            with self._turn:
+                said = _greeting(self.cluster, name)
             now = time.monotonic()
             if said is None:
-                left.discard(node.name)
-                step.update(f"{len(waiting) - len(left)} of {len(waiting)} answer")
                 return None
             if said in _FINAL:
-                return f"{name} ({place}) shows another host key than the known one"
+                return f"{_place(node)} shows another host key than the known one"
             if "Permission denied" in said:
                 refused = refused or now
                 if now - refused > _REFUSED_PATIENCE:
-                    return f"{name} ({place}) refuses the key for {node.ssh_user!r}: {said}"
-            if now > deadline:
-                return f"{name} ({place}) can't be reached after {patience:.0f} s: {said}"
-            if observe and now - (looked or 0) > _LOOK_EVERY:
+                    return f"{_place(node)} refuses the key for {node.ssh_user!r}: {said}"
+            if now > self.deadline:
+                return f"{_place(node)} can't be reached after {self.patience:.0f} s: {said}"
+            if self.observe and now - (looked or 0) > _LOOK_EVERY:
                 looked = now
-                if observe(cluster.name).get(node.name) != "running":
+                if self.observe(self.cluster.name).get(node.name) != "running":
                     return f"{name} has ended"
-            time.sleep(0.3)
+            if self.over.wait(_PAUSE):
+                return None
 
-    step.update(f"0 of {len(waiting)} answer")
-    with ThreadPoolExecutor(max(1, min(len(waiting), 64))) as pool:
-        problems = [problem for problem in pool.map(one, waiting) if problem]
-    if problems:
-        raise HvdctlError("; ".join(problems), hint="`hvdctl up` goes on from here when that is mended")
+
+def _place(node: Node) -> str:
+    return f"{inventory.ssh_host(node.name, node.kind)} ({node.address}:{node.ssh_port})"
 
 
 def _greeting(cluster: Cluster, name: str) -> str | None:
     """Nothing where a login works, else ssh's last words."""
-    (done,) = process.gather([ssh.argv(cluster, name, ["true"])], timeout=30)
+    try:
+        done = process.capture(ssh.argv(cluster, name, ["true"]), timeout=_GREETING_PATIENCE)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_GREETING_PATIENCE:.0f} s"
     if done.returncode == 0:
         return None
     for word in _FINAL:

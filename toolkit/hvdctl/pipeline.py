@@ -79,6 +79,7 @@ def plan(spec: Spec, progress: Progress) -> Outcome:
         try:
             terraform = _terraform(cluster, spec)
             guards.states(cluster, terraform)
+            guards.move(cluster, spec, terraform)
             outcome = _planned(cluster, spec, terraform, progress)
             if providers.REGISTRY[spec.provider].keeps_machines:
                 outcome.changes |= handover.changes(cluster, spec)

@@ -114,6 +114,12 @@ def gather(commands: Iterable[Sequence[str | Path]], *, timeout: float) -> list[
         return list(pool.map(one, todo))
 
 
+def available_memory() -> int:
+    """Bytes of memory that new processes can have on this machine without swapping."""
+    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(facts["MemAvailable"].split()[0]) * 1024
+
+
 def _bound(argv: Sequence[str | Path]) -> list[str]:
     """The command, to be killed by the kernel when the thread that started it is gone."""
     words = [str(word) for word in argv]

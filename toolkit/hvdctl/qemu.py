@@ -1,29 +1,33 @@
-"""QEMU on this machine: which acceleration works, how a guest is started, which guests run. No root is needed."""
+"""QEMU on this machine: how a guest is started, which guests run, what is known of them. No root is needed."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import io
+import itertools
 import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hvdctl import paths, process
-from hvdctl.cluster import digest, write
+from hvdctl.cluster import Cluster, write
 from hvdctl.errors import HvdctlError
 
 BINARY = "qemu-system-x86_64"
-# A guest that KVM really runs says its first word within a second or two.
-_PROBE_PATIENCE = 8.0
+DISK = "disk.qcow2"
+_START_PATIENCE = 60.0
 _PORTS = 1024
-_ALONE = ("-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35")
+_STORED = "machine.json"
+ALONE = ("-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35")
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,12 @@ class Image:
     @property
     def whole(self) -> bool:
         return all(file.is_file() for file in (self.disk, self.kernel, self.initrd))
+
+    @property
+    def stamp(self) -> str:
+        """Another one for another disk at the same place, on which a guest's own disk does not fit."""
+        found = self.disk.stat()
+        return f"{found.st_size}-{found.st_mtime_ns}"
 
 
 @dataclass(frozen=True)
@@ -79,15 +89,15 @@ def argv(guest: Guest, acceleration: str) -> list[str]:
     outside = f"user,id=outside,hostfwd=tcp:127.0.0.1:{guest.ssh_port}-:22"
     return [
         BINARY,
-        *_ALONE,
-        *_cpu(acceleration),
+        *ALONE,
+        *cpu(acceleration),
         *("-name", f"guest={guest.title},process={guest.title[:15]}"),
         *("-smp", str(guest.cpus)),
         *("-m", f"size={guest.memory // 2**20}M"),
         *("-kernel", str(guest.image.kernel)),
         *("-initrd", str(guest.image.initrd)),
-        *("-append", "root=/dev/vda rw console=ttyS0 quiet net.ifnames=0"),
-        *("-drive", f"file={_escaped(guest.folder / 'disk.qcow2')},if=virtio,format=qcow2,cache=unsafe,discard=unmap"),
+        *("-append", "root=/dev/vda rw console=ttyS0 quiet net.ifnames=0 panic=10"),
+        *("-drive", f"file={_escaped(guest.folder / DISK)},if=virtio,format=qcow2,cache=unsafe,discard=unmap"),
         *("-drive", f"file={_escaped(guest.folder / 'seed.iso')},if=virtio,format=raw,readonly=on"),
         *("-netdev", outside if guest.internet else f"{outside},restrict=on"),
         *("-device", f"virtio-net-pci,netdev=outside,mac={guest.macs[0]},romfile="),
@@ -102,9 +112,15 @@ def argv(guest: Guest, acceleration: str) -> list[str]:
 
 def start(guest: Guest, acceleration: str) -> int:
     """Start the guest on its own, and return the id of its process."""
-    done = _run([process.tool(BINARY), *argv(guest, acceleration)[1:]])
+    try:
+        done = _run([process.tool(BINARY), *argv(guest, acceleration)[1:]])
+    except HvdctlError:
+        # The half of it that went into the background.
+        if (left := running(guest.cluster).get(guest.name)) is not None:
+            stop(left)
+        raise
     if done.returncode:
-        raise HvdctlError(f"QEMU does not start: {_last(done.stderr)}")
+        raise HvdctlError(f"QEMU does not start: {last(done.stderr)}")
     found = running(guest.cluster).get(guest.name)
     if found is None:
         raise HvdctlError(f"QEMU ended at once; {guest.folder / 'console.log'} has its last words")
@@ -117,7 +133,7 @@ def overlay(image: Image, disk: Path, size: int) -> None:
         [process.tool("qemu-img"), "create", "-q", "-f", "qcow2", "-F", "raw", "-b", image.disk, disk, str(size)]
     )
     if done.returncode:
-        raise HvdctlError(f"the disk {disk} can't be made: {_last(done.stderr)}")
+        raise HvdctlError(f"the disk {disk} can't be made: {last(done.stderr)}")
 
 
 def seed(file: Path, documents: dict[str, str]) -> None:
@@ -134,29 +150,35 @@ def seed(file: Path, documents: dict[str, str]) -> None:
     iso.close()
 
 
-def start_switch(folder: Path) -> int:
-    """A virtual switch for the private network of a cluster, as a socket that only its user can reach."""
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+def start_switch(cluster: str) -> tuple[int, Path]:
+    """A virtual switch for the private network of a cluster: its process, and a socket that only its user can reach."""
+    folder = switch_folder(cluster)
     words = [process.tool("vde_switch"), "-sock", str(folder), "-dirmode", "0700", "-mode", "0600"]
     done = _run([*words, "-numports", str(_PORTS), "-pidfile", str(folder.with_suffix(".pid")), "-daemon"])
     if done.returncode:
-        raise HvdctlError(f"vde_switch does not start: {_last(done.stderr)}")
+        raise HvdctlError(f"vde_switch does not start: {last(done.stderr)}")
     deadline = time.monotonic() + 5
-    while (found := switch(folder)) is None or not (folder / "ctl").exists():
-        if time.monotonic() > deadline:
-            raise HvdctlError("vde_switch ended at once")
+    while time.monotonic() < deadline:
+        for pid, where in switches(cluster).items():
+            if where == folder and (folder / "ctl").exists():
+                return pid, folder
         time.sleep(0.02)
-    return found
+    raise HvdctlError("vde_switch ended at once")
 
 
-def switch(folder: Path) -> int | None:
-    """The process of the switch at this socket."""
-    return next((pid for pid, words in processes("vde_switch") if str(folder) in words), None)
+def switches(cluster: str) -> dict[int, Path]:
+    """The processes of a cluster's switch with the folder of the socket, wherever that is: cron has another one."""
+    return {
+        pid: Path(word)
+        for pid, words in processes("vde_switch")
+        for word in words
+        if word.endswith(f"/{_socket_name(cluster)}")
+    }
 
 
 def switch_folder(cluster: str) -> Path:
-    """Where the switch of a cluster has its socket: a short path, as that of a socket must be."""
-    return paths.runtime() / f"{cluster}.vde"
+    """Where a new switch of a cluster gets its socket: a short path, as that of a socket must be."""
+    return paths.runtime() / _socket_name(cluster)
 
 
 def running(cluster: str) -> dict[str, int]:
@@ -174,6 +196,34 @@ def guests() -> dict[tuple[str, str], int]:
         if cluster and name:
             found[cluster, name] = pid
     return found
+
+
+def home(cluster: str) -> Path:
+    """The folder with one folder for each guest of a cluster."""
+    return Cluster(cluster).folder / "vm"
+
+
+def store(folder: Path, facts: dict[str, Any]) -> None:
+    """Write down how a guest was started."""
+    write(folder / _STORED, json.dumps(facts))
+
+
+def stored(folder: Path) -> dict[str, Any]:
+    """What was written down of a guest, running or not; nothing where it can't be read."""
+    try:
+        known = json.loads((folder / _STORED).read_text())
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def used_images() -> set[Path]:
+    """The folders of images that a guest runs on, or that the disk of one that ended is still based on."""
+    kernels = {
+        Path(after) for _, words in processes() for word, after in itertools.pairwise(words) if word == "-kernel"
+    }
+    disks = {stored(file.parent).get("image") for file in paths.home().glob(f"*/vm/*/{_STORED}")}
+    return {kernel.parent for kernel in kernels} | {Path(folder) for folder in disks if folder}
 
 
 def stop(pid: int, patience: float = 10) -> None:
@@ -196,65 +246,17 @@ def free_port() -> int:
         return port
 
 
-def acceleration(image: Image) -> tuple[str, str]:
-    """`kvm` where a guest really runs with it, else `tcg`, and why. Tried once for each boot of this machine."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    kept = paths.cache() / "vm" / "acceleration.json"
-    wanted = digest(boot, process.tool(BINARY), image.kernel.name, os.access("/dev/kvm", os.R_OK | os.W_OK))
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        known = json.loads(kept.read_text())
-        if known["digest"] == wanted:
-            return known["acceleration"], known["why"]
-    chosen, why = _probe(image)
-    write(kept, json.dumps({"digest": wanted, "acceleration": chosen, "why": why}))
-    return chosen, why
-
-
 @functools.cache
 def version() -> str:
     said = process.capture([process.tool(BINARY), "--version"]).stdout.split()
     return said[3] if len(said) > 3 else "?"
 
 
-def _probe(image: Image) -> tuple[str, str]:
-    if not Path("/dev/kvm").exists():
-        return "tcg", "there is no /dev/kvm"
-    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return "tcg", "no permission to use /dev/kvm (join the group kvm)"
-    words = [process.tool(BINARY), *_ALONE, *_cpu("kvm"), "-m", "256", "-kernel", str(image.kernel), "-no-reboot"]
-    words += ["-append", "console=ttyS0 panic=-1", "-serial", "stdio"]
-    try:
-        done = process.capture(words, timeout=_PROBE_PATIENCE)
-    except subprocess.TimeoutExpired as error:
-        said = error.stdout or b""
-        if b"Linux version" in said:
-            return "kvm", "a guest runs with it"
-        return "tcg", f"/dev/kvm is there, but a guest said nothing within {_PROBE_PATIENCE:.0f} s"
-    if "Linux version" in done.stdout:
-        return "kvm", "a guest runs with it"
-    return "tcg", f"/dev/kvm is there, but QEMU says: {_last(done.stderr)}"
-
-
-def _cpu(acceleration: str) -> tuple[str, ...]:
+def cpu(acceleration: str) -> tuple[str, ...]:
+    """The words for `kvm` or `tcg`."""
     if acceleration == "kvm":
         return ("-accel", "kvm", "-cpu", "host")
     return ("-accel", "tcg,thread=multi", "-cpu", "max")
-
-
-def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run what puts itself in the background and is to outlive hvdctl."""
-    with process.start(
-        words,
-        outlive=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as child:
-        # Not to the end of the stream: the one in the background may keep it open.
-        code = child.wait(timeout=60)
-        said = child.stderr.read() if code and child.stderr else ""
-    return subprocess.CompletedProcess([], code, "", said)
 
 
 def processes(program: str = BINARY) -> list[tuple[int, list[str]]]:
@@ -270,6 +272,36 @@ def processes(program: str = BINARY) -> list[tuple[int, list[str]]]:
     return sorted(found)
 
 
+def drop(folder: Path) -> None:
+    """Remove a folder of a guest or a switch, whatever is in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def last(said: str) -> str:
+    """The last line that a program said."""
+    lines = [line for line in said.strip().splitlines() if line.strip()]
+    return lines[-1] if lines else "without a word"
+
+
+def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run what puts itself in the background and is to outlive hvdctl."""
+    # A file, as a pipe would have no end: the one in the background may keep it open.
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        child = process.start(
+            words, outlive=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said.fileno()
+        )
+        try:
+            code = child.wait(timeout=_START_PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            said.seek(0)
+            told = f"{Path(words[0]).name} is not up after {_START_PATIENCE:.0f} s: {last(said.read())}"
+            raise HvdctlError(told) from None
+        said.seek(0)
+        return subprocess.CompletedProcess([], code, "", said.read())
+
+
 def _alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
@@ -278,15 +310,9 @@ def _alive(pid: int) -> bool:
     return state != "Z"
 
 
+def _socket_name(cluster: str) -> str:
+    return f"{cluster}.vde"
+
+
 def _escaped(path: Path) -> str:
     return str(path).replace(",", ",,")
-
-
-def _last(said: str) -> str:
-    lines = [line for line in said.strip().splitlines() if line.strip()]
-    return lines[-1] if lines else "without a word"
-
-
-def drop(folder: Path) -> None:
-    """Remove a folder of a guest or a switch, whatever is in it."""
-    shutil.rmtree(folder, ignore_errors=True)

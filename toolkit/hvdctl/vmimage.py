@@ -7,6 +7,7 @@ change are in the guests' engine already, so that `up` has only the last one to 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from hvdctl import debian, engine, images, paths, qemu
 from hvdctl.cluster import digest
-from hvdctl.errors import HvdctlError, PhaseError
+from hvdctl.errors import HvdctlError, PhaseError, UsageError
 from hvdctl.imagebuild import Builder
 from hvdctl.progress import Progress, Step
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 # The file system's size is what a guest sees; on disk there is only what is in it.
 _SIZE = "20G"
+# What a build has in hand: folders beside the images, and containers that carry the folder of the images as this label.
+_MAKING = ".making-"
+_LABEL = "hvdctl.making"
 
 
 def image(framework: str) -> qemu.Image:
@@ -38,6 +42,11 @@ def build(framework: str, progress: Progress, *, rebuild: bool = False) -> image
     """Make the image where it is not there; at once when it is."""
     started = time.monotonic()
     wanted = image(framework)
+    if rebuild and wanted.folder in qemu.used_images():
+        raise UsageError(
+            f"the image {wanted.folder.name} is what machines run on, or are based on",
+            hint="`hvdctl list` shows the clusters; `hvdctl down` those on virtual machines first",
+        )
     made = rebuild or not wanted.whole
     if made:
         images.build(framework, progress)
@@ -51,7 +60,7 @@ def installed() -> list[qemu.Image]:
     """All images on this machine."""
     root = paths.cache() / "vm"
     found = [qemu.Image(folder) for folder in sorted(root.iterdir())] if root.is_dir() else []
-    return [one for one in found if one.whole]
+    return [one for one in found if one.whole and not one.folder.name.startswith(_MAKING)]
 
 
 def listed() -> list[images.Installed]:
@@ -77,6 +86,7 @@ def _build(framework: str, wanted: qemu.Image, progress: Progress, rebuild: bool
     log = paths.cache() / "logs" / f"image-vm-{wanted.folder.name}.log"
     builder = Builder(client, log, {"hvdctl.framework": ""}, fresh=rebuild)
     try:
+        _clear(client, paths.private(wanted.folder.parent))
         if not client.images.list(plan.names["debian"]):
             images.build_debian(client, plan, builder, progress)
         if rebuild or not client.images.list(plan.names["vm"]):
@@ -84,8 +94,7 @@ def _build(framework: str, wanted: qemu.Image, progress: Progress, rebuild: bool
                 arguments = {"DEBIAN": plan.names["debian"], **debian.proxy()}
                 builder.build(plan.names, "vm", plan.sources["vm"], arguments, step)
         with progress.phase("Machine disk") as step:
-            paths.private(wanted.folder.parent)
-            work = Path(tempfile.mkdtemp(prefix=".making-", dir=wanted.folder.parent))
+            work = Path(tempfile.mkdtemp(prefix=_MAKING, dir=wanted.folder.parent))
             try:
                 _write_disk(client, plan, work, log, step)
                 shutil.rmtree(wanted.folder, ignore_errors=True)
@@ -97,6 +106,20 @@ def _build(framework: str, wanted: qemu.Image, progress: Progress, rebuild: bool
         client.close()
 
 
+def _clear(client: DockerClient, root: Path) -> None:
+    """Remove what builds that were killed have left; it is our turn, so none of it is in use."""
+    from docker.errors import DockerException, NotFound
+
+    try:
+        for maker in client.containers.list(all=True, filters={"label": f"{_LABEL}={root}"}, ignore_removed=True):
+            with contextlib.suppress(NotFound):
+                maker.remove(force=True, v=True)
+    except (DockerException, OSError) as error:
+        raise engine.describe(error) from error
+    for folder in root.glob(f"{_MAKING}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _write_disk(client: DockerClient, plan: images.Plan, work: Path, log: Path, step: Step) -> None:
     from docker.errors import DockerException
     from docker.types import Mount
@@ -104,13 +127,16 @@ def _write_disk(client: DockerClient, plan: images.Plan, work: Path, log: Path, 
     archive = work / "images.tar"
     try:
         step.update("saving the Horovod image")
+        # Where a prune took the name of the lower layers, they are still under the node's image.
+        below = plan.names["runtime"] if client.images.list(plan.names["runtime"]) else plan.names["horovod"]
         with archive.open("wb") as file:
-            for chunk in client.images.get(plan.names["runtime"]).save(named=True):
+            for chunk in client.images.get(below).save(named=below):
                 file.write(chunk)
         step.update("writing the disk")
         maker = client.containers.create(
             plan.names["vm"],
             ["hvd-build", "/out", _SIZE, "/out/images.tar"],
+            labels={_LABEL: str(work.parent)},
             network_mode="none",
             mounts=[Mount("/out", str(work), type="bind"), Mount("/making", None, type="volume")],
             # The engine inside mounts the layers that it unpacks.
@@ -142,9 +168,9 @@ def _explain(said: str, log: Path) -> HvdctlError:
 
 
 def _prune(kept: qemu.Image) -> None:
-    """Remove the images that no guest runs on; those of a guest that ended are made anew with it."""
-    used = {words for _, argv in qemu.processes() for words in argv}
+    """Remove the images that neither a guest runs on nor the disk of one that ended is based on."""
+    used = qemu.used_images()
     for one in installed():
         same = one.folder.name.rsplit("-", 1)[0] == kept.folder.name.rsplit("-", 1)[0]
-        if same and one != kept and str(one.kernel) not in used and os.access(one.folder, os.W_OK):
+        if same and one != kept and one.folder not in used and os.access(one.folder, os.W_OK):
             shutil.rmtree(one.folder, ignore_errors=True)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from hvdctl import process, qemu
-from hvdctl.cluster import Cluster
-from hvdctl.errors import HvdctlError, UsageError
+from hvdctl import kvm, process, qemu
+from hvdctl.errors import UsageError
 from hvdctl.progress import Progress, Step
 from hvdctl.spec import Delay, Size
 
@@ -75,11 +74,13 @@ def preflight(spec: Spec) -> None:
     wanted = spec.memory or _MEMORY
     if wanted < 2**30:
         raise UsageError("memory: a machine needs 1g or more", hint="use --memory 2g")
-    missing = spec.nodes - len(qemu.running(spec.name))
-    free = _available()
-    if missing * wanted > free:
+    have = _running(spec.name, "memory")
+    free = process.available_memory()
+    if spec.nodes * wanted > sum(have.values()) + free:
+        beside = f" beside the {len(have)} that run" if have else ""
         raise UsageError(
-            f"{missing} machines of {wanted / 2**30:g} GiB don't fit: {free / 2**30:.1f} GiB of memory are free",
+            f"{spec.nodes} machines of {wanted / 2**30:g} GiB don't fit: "
+            f"{free / 2**30:.1f} GiB of memory are free{beside}",
             hint="use fewer --nodes or less --memory",
         )
 
@@ -104,7 +105,7 @@ def prepare(spec: Spec, progress: Progress) -> None:
         vmimage.build(spec.framework, progress)
     image = qemu.Image(Path(settings(spec)["image"]))
     with progress.phase("Trying KVM") as step:
-        chosen, why = qemu.acceleration(image)
+        chosen, why = kvm.acceleration(image)
         step.update(f"{chosen}: {why}")
 
 
@@ -113,12 +114,18 @@ def observe(cluster: str) -> dict[str, str]:
 
 
 def about(cluster: str) -> str:
-    nodes = Cluster(cluster).nodes()
-    image = _stored_image(cluster)
-    if not nodes or image is None:
+    found = _running(cluster, "acceleration")
+    if not found:
         return ""
-    chosen, why = qemu.acceleration(image)
-    told = "KVM" if chosen == "kvm" else f"TCG, emulated: {why}"
+    emulated = [name for name, chosen in found.items() if chosen != "kvm"]
+    if not emulated:
+        told = "KVM"
+    elif len(emulated) < len(found):
+        told = f"KVM, but {', '.join(emulated)} with TCG, emulated"
+    else:
+        now, _ = kvm.known() or ("tcg", "")
+        whys = sorted(set(_running(cluster, "why").values()))
+        told = f"TCG, emulated: {'KVM works only now' if now == 'kvm' else '; '.join(whys)}"
     return f"QEMU {qemu.version()} with {told}"
 
 
@@ -127,25 +134,26 @@ def hint(message: str) -> str:
 
 
 def leftovers(cluster: str) -> list[str]:
-    folder = Cluster(cluster).folder / "vm"
+    folder = qemu.home(cluster)
     disks = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    switch = qemu.switch_folder(cluster)
+    usual = qemu.switch_folder(cluster)
+    switches = {*qemu.switches(cluster).values(), *([usual] if usual.exists() else [])}
     return [
         *(f"process {qemu.title(cluster, name)} ({pid})" for name, pid in qemu.running(cluster).items()),
         *(f"disk {qemu.title(cluster, name)}" for name in disks),
-        *([f"switch {switch}"] if qemu.switch(switch) is not None or switch.exists() else []),
+        *(f"switch {switch}" for switch in sorted(switches)),
     ]
 
 
 def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
     from hvdctl.tfprovider import machine
 
-    folder = Cluster(cluster).folder / "vm"
+    folder = qemu.home(cluster)
     names = {*qemu.running(cluster), *(entry.name for entry in (folder.iterdir() if folder.is_dir() else []))}
     for name in sorted(names):
         step.update(f"machine {name}")
         machine.end(cluster, name)
-    machine.drop_switch(qemu.switch_folder(cluster))
+    machine.drop_switch(cluster)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
 
@@ -160,15 +168,7 @@ def _options(spec: Spec) -> Options:
     return own
 
 
-def _stored_image(cluster: str) -> qemu.Image | None:
-    try:
-        spec = Cluster(cluster).spec()
-    except HvdctlError:
-        return None
-    image = qemu.Image(Path(settings(spec)["image"]))
-    return image if image.whole else None
-
-
-def _available() -> int:
-    facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(facts["MemAvailable"].split()[0]) * 1024
+def _running(cluster: str, key: str) -> dict[str, Any]:
+    """What was written down of each guest that runs."""
+    facts = {name: qemu.stored(qemu.home(cluster) / name).get(key) for name in qemu.running(cluster)}
+    return {name: value for name, value in facts.items() if value is not None}

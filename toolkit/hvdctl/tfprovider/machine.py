@@ -9,20 +9,24 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tf.iface import State
+from tf.iface import PlanContext, State
 from tf.schema import Attribute, Schema
-from tf.types import Bool, Number, String
+from tf.types import Bool, Number, String, Unknown
 
-from hvdctl import qemu
-from hvdctl.cluster import Cluster, write
+from hvdctl import inventory, kvm, process, qemu, ssh
+from hvdctl.cluster import Cluster, digest
 from hvdctl.errors import HvdctlError
 from hvdctl.tfprovider.resource import EngineResource, common
 
 # The addresses that QEMU's own network gives to guest, host and name server.
 _OUTSIDE = {"address": "10.0.2.15/24", "host": "10.0.2.2", "names": "10.0.2.3"}
 OUTSIDE, INSIDE = 0x86, 0x87
-_STORED = "machine.json"
 _STARTS = 3
+_SYNC_PATIENCE = 60.0
+# What a disk was made with: with something else in place of it, another disk is wanted.
+_OF_DISK = ("disk", "private_address", "user_data")
+# What a guest is only started with: it is started again with its own disk.
+_OF_START = frozenset({"switch", "socket", "cpus", "memory", "internet"})
 
 
 class HvdSwitch(EngineResource):
@@ -40,30 +44,32 @@ class HvdSwitch(EngineResource):
         return Schema(version=1, attributes=[*common(), socket])
 
     def make(self, planned: State) -> State:
-        folder = qemu.switch_folder(planned["cluster"])
-        # One that a killed hvdctl left before Terraform knew of it has no guests.
-        self.remove({**planned, "socket": str(folder)})
-        pid = qemu.start_switch(folder)
+        # One that a killed hvdctl left before Terraform knew of it, or one without its socket. Guests can't be moved to
+        # another switch, only be started again.
+        drop_switch(planned["cluster"])
+        for pid in qemu.running(planned["cluster"]).values():
+            qemu.stop(pid)
+        pid, folder = qemu.start_switch(planned["cluster"])
         return {**planned, "id": f"{pid}-{uuid.uuid4().hex[:12]}", "socket": str(folder)}
 
     def look(self, current: State) -> State | None:
-        pid = qemu.switch(Path(current["socket"]))
-        return current if pid is not None and current["id"].startswith(f"{pid}-") else None
+        return current if _works(current["cluster"], current["id"]) else None
 
     def remove(self, current: State) -> None:
-        drop_switch(Path(current["socket"]))
+        drop_switch(current["cluster"])
+        qemu.drop(Path(current["socket"]))
 
     def find(self, engine_name: str) -> State | None:
         cluster = engine_name.removeprefix("hvdctl-").removesuffix("-net")
-        folder = qemu.switch_folder(cluster)
-        pid = qemu.switch(folder)
-        if pid is None:
-            return None
-        return {"cluster": cluster, "name": "net", "labels": None, "id": f"{pid}-imported", "socket": str(folder)}
+        for pid, folder in qemu.switches(cluster).items():
+            return {"cluster": cluster, "name": "net", "labels": None, "id": f"{pid}-imported", "socket": str(folder)}
+        return None
 
 
 class HvdVirtualMachine(EngineResource):
-    """A guest with a disk of its own over a common image. It outlives hvdctl; one that ended is gone."""
+    """A guest with a disk of its own over a common image. It outlives hvdctl; one that ended is started again with its
+    disk, under a new id.
+    """
 
     kind = "virtual machine"
 
@@ -79,13 +85,13 @@ class HvdVirtualMachine(EngineResource):
             attributes=[
                 *common(),
                 Attribute("image", text, required=True, requires_replace=True, description="Folder of the image"),
-                Attribute("switch", text, required=True, requires_replace=True, description="Id of the switch"),
-                Attribute("socket", text, required=True, requires_replace=True, description="Folder of its socket"),
-                Attribute("cpus", number, required=True, requires_replace=True, description="CPUs"),
-                Attribute("memory", number, required=True, requires_replace=True, description="Bytes"),
+                Attribute("switch", text, required=True, description="Id of the switch"),
+                Attribute("socket", text, required=True, description="Folder of its socket"),
+                Attribute("cpus", number, required=True, description="CPUs"),
+                Attribute("memory", number, required=True, description="Bytes"),
                 Attribute("disk", number, required=True, requires_replace=True, description="Bytes"),
                 Attribute("private_address", text, required=True, requires_replace=True, description="Address/prefix"),
-                Attribute("internet", Bool(), required=True, requires_replace=True, description="Reaches outside"),
+                Attribute("internet", Bool(), required=True, description="Reaches outside"),
                 Attribute(
                     "user_data",
                     text,
@@ -99,38 +105,37 @@ class HvdVirtualMachine(EngineResource):
         )
 
     def make(self, planned: State) -> State:
-        image = qemu.Image(Path(planned["image"]))
-        if not image.whole:
-            raise HvdctlError(f"there is no machine image in {image.folder}; `hvdctl image build vm` makes it")
-        self._end(planned)
-        folder = _folder(planned)
-        folder.mkdir(mode=0o700, parents=True)
-        qemu.overlay(image, folder / "disk.qcow2", int(planned["disk"]))
-        identity = uuid.uuid4().hex
-        qemu.seed(folder / "seed.iso", seed(planned, identity))
-        chosen, _ = qemu.acceleration(image)
-        port = _start(planned, folder, image, chosen)
-        state = {**planned, "id": identity, "acceleration": chosen, "ssh_port": port}
-        write(folder / _STORED, json.dumps({key: value for key, value in state.items() if key != "user_data"}))
-        return state
+        return _boot(planned, _own_disk(planned) or _new_disk(planned))
 
     def look(self, current: State) -> State | None:
-        if current["name"] not in qemu.running(current["cluster"]):
+        """The guest as it stands; None where it ended, or lost its switch for good, so that it is started again."""
+        cluster = current["cluster"]
+        if current["name"] not in qemu.running(cluster) or not _works(cluster, current["switch"]):
             return None
-        return current if _stored(_folder(current)).get("id") == current["id"] else None
+        return current if qemu.stored(_folder(current)).get("id") == current["id"] else None
+
+    def plan(self, ctx: PlanContext, current: State | None, planned: State) -> State:
+        if ctx.changed_fields & _OF_START:
+            return {**planned, "id": Unknown, "acceleration": Unknown, "ssh_port": Unknown}
+        return planned
+
+    def change(self, current: State, planned: State) -> State:
+        disk = _own_disk(planned)
+        if disk is None:
+            raise HvdctlError(f"{_folder(planned)} does not hold what was written down of its disk")
+        _write_out(current["cluster"], current["name"])
+        return _boot(planned, disk)
 
     def remove(self, current: State) -> None:
-        self._end(current)
+        end(current["cluster"], current["name"])
 
     def find(self, engine_name: str) -> State | None:
         cluster, _, name = engine_name.removeprefix("hvdctl-").rpartition("-")
-        if name not in qemu.running(cluster):
+        known = qemu.stored(qemu.home(cluster) / name)
+        if name not in qemu.running(cluster) or not known:
             return None
-        known = _stored(Cluster(cluster).folder / "vm" / name)
-        return {**known, "user_data": ""} if known else None
-
-    def _end(self, state: State) -> None:
-        end(state["cluster"], state["name"])
+        told = {attribute.name: known.get(attribute.name) for attribute in self.get_schema().attributes}
+        return {**told, "user_data": ""}
 
 
 def seed(planned: State, identity: str) -> dict[str, str]:
@@ -165,18 +170,86 @@ def mac(planned: State, network: int) -> str:
 
 def end(cluster: str, name: str) -> None:
     """End a guest and remove its disk, whatever is there of them."""
+    _stop(cluster, name)
+    qemu.drop(qemu.home(cluster) / name)
+
+
+def drop_switch(cluster: str) -> None:
+    """End the switch of a cluster, and remove its socket where it is and where a new one would get it."""
+    found = qemu.switches(cluster)
+    for pid in found:
+        qemu.stop(pid)
+    for folder in {*found.values(), qemu.switch_folder(cluster)}:
+        qemu.drop(folder)
+        folder.with_suffix(".pid").unlink(missing_ok=True)
+
+
+def _works(cluster: str, switch: str) -> bool:
+    """Whether the switch of this id runs, and can be reached."""
+    folder = qemu.switches(cluster).get(int(switch.partition("-")[0]))
+    return folder is not None and (folder / "ctl").exists()
+
+
+def _own_disk(planned: State) -> dict[str, Any] | None:
+    """What the guest's disk was made with; None where there is none. One that does not fit is not ours to lose here."""
+    folder = _folder(planned)
+    known = qemu.stored(folder)
+    if not (folder / qemu.DISK).exists() or not known:
+        return None
+    given = {**planned, "user_data": digest(planned["user_data"])}
+    if other := [key for key in _OF_DISK if known.get(key) != given[key]]:
+        raise HvdctlError(
+            f"it ended, and its disk was made with another {' and '.join(other)}; `hvdctl up` without that change "
+            "brings it back, `hvdctl down` gives it up"
+        )
+    image = qemu.Image(Path(known["image"]))
+    if not image.whole or image.stamp != known["image_stamp"]:
+        raise HvdctlError(
+            f"its disk {folder / qemu.DISK} is based on the image {image.folder}, which is gone or is another one now; "
+            "put it back, or give up the disk with `hvdctl down`"
+        )
+    return {key: known[key] for key in ("image", "image_stamp", "instance")}
+
+
+def _new_disk(planned: State) -> dict[str, Any]:
+    image = qemu.Image(Path(planned["image"]))
+    if not image.whole:
+        raise HvdctlError(f"there is no machine image in {image.folder}; `hvdctl image build vm` makes it")
+    end(planned["cluster"], planned["name"])
+    folder = _folder(planned)
+    folder.mkdir(mode=0o700, parents=True)
+    qemu.overlay(image, folder / qemu.DISK, int(planned["disk"]))
+    return {"image": str(image.folder), "image_stamp": image.stamp, "instance": uuid.uuid4().hex}
+
+
+def _boot(planned: State, disk: dict[str, Any]) -> State:
+    """Start the guest with this disk, ending it first where it runs; a new id tells that it has to be looked after."""
+    folder, image = _folder(planned), qemu.Image(Path(disk["image"]))
+    _stop(planned["cluster"], planned["name"])
+    # Its instance stays that of the disk: cloud-init does not begin again.
+    qemu.seed(folder / "seed.iso", seed(planned, disk["instance"]))
+    chosen, why = kvm.acceleration(image)
+    state = {**planned, "id": uuid.uuid4().hex, "acceleration": chosen}
+    facts = {key: value for key, value in state.items() if key != "user_data"}
+    facts |= {**disk, "user_data": digest(planned["user_data"]), "why": why, "ssh_port": None}
+    # Before it starts: a guest whose port nobody was told has another id than the one that is known.
+    qemu.store(folder, facts)
+    port = _start(planned, folder, image, chosen)
+    qemu.store(folder, facts | {"ssh_port": port})
+    return {**state, "ssh_port": port}
+
+
+def _write_out(cluster: str, name: str) -> None:
+    """Have the guest write to its disk what it has not written yet, where it can be asked."""
+    known = Cluster(cluster)
+    if known.ssh_config.exists():
+        process.gather([ssh.argv(known, inventory.ssh_host(name, "machine"), ["sudo", "sync"])], timeout=_SYNC_PATIENCE)
+
+
+def _stop(cluster: str, name: str) -> None:
     pid = qemu.running(cluster).get(name)
     if pid is not None:
         qemu.stop(pid)
-    qemu.drop(Cluster(cluster).folder / "vm" / name)
-
-
-def drop_switch(folder: Path) -> None:
-    pid = qemu.switch(folder)
-    if pid is not None:
-        qemu.stop(pid)
-    qemu.drop(folder)
-    folder.with_suffix(".pid").unlink(missing_ok=True)
 
 
 def _start(planned: State, folder: Path, image: qemu.Image, acceleration: str) -> int:
@@ -211,12 +284,4 @@ def _filled(user_data: str) -> str:
 
 
 def _folder(state: State) -> Path:
-    return Cluster(state["cluster"]).folder / "vm" / str(state["name"])
-
-
-def _stored(folder: Path) -> dict[str, Any]:
-    try:
-        known = json.loads((folder / _STORED).read_text())
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
+    return qemu.home(state["cluster"]) / str(state["name"])

@@ -1,0 +1,424 @@
+"""What the roles' scripts do to a machine: here a folder, with stand-ins for what would reach beyond it."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
+
+SYSTEMCTL = r"""
+for last in "$@"; do :; done
+case $* in
+    is-enabled*) [ -e "$ROOT/enabled-$last" ] ;;
+    enable*) : >"$ROOT/enabled-$last" ;;
+    "is-active --quiet docker.service") [ ! -e "$ROOT/docker-stopped" ] ;;
+    "start docker.service") [ ! -e "$ROOT/docker-broken" ] && rm -f "$ROOT/docker-stopped" ;;
+    is-active*) [ -e "$ROOT/active-$last" ] ;;
+    "start shared.mount") echo "node0:/x $ROOT/shared nfs4 rw 0 0" >"$ROOT/proc/mounts" ;;
+    "stop shared.mount"*) : >"$ROOT/proc/mounts" ;;
+    start*) : >"$ROOT/active-$last" ;;
+    show*) echo no ;;
+esac
+"""
+
+
+class Machine:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for folder in ("bin", "proc", "etc/hvdctl/demo", "etc/systemd/system", "usr/local/sbin"):
+            (root / folder).mkdir(parents=True)
+        self.write("proc/mounts", "")
+        self.write("etc/hosts", "127.0.0.1 localhost\n")
+        self.write("var/lib/dpkg/status", "")
+        for name in ("chown", "sleep", "exportfs", "umount", "journalctl"):
+            self.command(name)
+        self.command("systemctl", SYSTEMCTL)
+
+    def write(self, path: str, text: str) -> Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def command(self, name: str, does: str = "") -> None:
+        """A command of this name that notes its arguments, then does that."""
+        noted = f'#!/bin/sh\nROOT={self.root}\necho "{name} $*" >>"$ROOT/calls"\n{does}\n'
+        self.write(f"bin/{name}", noted).chmod(0o755)
+
+    def has(self, path: str) -> bool:
+        return (self.root / path).exists()
+
+    @property
+    def calls(self) -> list[str]:
+        return (self.root / "calls").read_text().splitlines() if self.has("calls") else []
+
+    def forget(self) -> None:
+        (self.root / "calls").unlink(missing_ok=True)
+
+    def within(self, text: str) -> str:
+        """The same script, with the machine's folders in the place of this one's."""
+        text = text.replace("PATH=/usr/local/sbin:", f"PATH={self.root}/bin:{self.root}/usr/local/sbin:")
+        paths = r"etc|srv|shared|var/lib|proc/mounts|usr/local/sbin/|usr/lib/systemd|run/systemd|run/docker|snap"
+        return re.sub(rf"(?<![\w:/])/(?=(?:{paths})\b)(?!etc/os-release)", f"{self.root}/", text)
+
+    def run(self, role: str, script: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        return self.shell((PLAYBOOKS / "roles" / role / "files" / script).read_text(), **settings)
+
+    def shell(self, code: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        lines = [f"HVD_{name}='{value}'" for name, value in ({"CLUSTER": "demo"} | settings).items()]
+        prelude = (PLAYBOOKS / "files" / "prelude.sh").read_text()
+        whole = self.within("\n".join([*lines, prelude, code]))
+        return subprocess.run(["sh", "-c", whole], capture_output=True, text=True, check=False, timeout=60)
+
+    def probe(self, **env: str) -> dict[str, str]:
+        script = self.within((PLAYBOOKS / "roles" / "preflight" / "files" / "probe.sh").read_text())
+        script = script.replace('PATH="$PATH:/usr/sbin:/sbin"', f'PATH="{self.root}/bin:$PATH"')
+        env = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HVD_ADDRESS": "203.0.113.7", "HVD_SHARE": "auto"} | env
+        done = subprocess.run(["/bin/sh", "-c", script], env=env, capture_output=True, text=True, check=True)
+        told: dict[str, str] = json.loads(done.stdout)
+        return told
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+# The share.
+
+SOURCE = {"SOURCE": "192.0.2.1:/srv/hvdctl/demo", "ADDRESS": "192.0.2.2", "WAIT": "5"}
+
+
+def test_only_the_clusters_own_container_waits_for_the_share(machine: Machine) -> None:
+    first = machine.run("nfs", "mount.sh", **SOURCE)
+    assert "mounted from 192.0.2.1" in first.stdout, first.stderr
+    units = machine.root / "etc" / "systemd" / "system"
+    assert "docker" not in "".join(file.read_text() for file in units.glob("*.*"))
+    assert not (units / "docker.service.d").exists()
+    assert machine.run("nfs", "mount.sh", **SOURCE).stdout == ""
+
+
+def test_an_engine_that_waited_for_the_share_is_set_free(machine: Machine) -> None:
+    for role, script in (("docker", "apply.sh"), ("horovod", "undo.sh")):
+        machine.write("etc/systemd/system/docker.service.d/hvdctl.conf", "[Unit]\nRequiresMountsFor=/shared\n")
+        unit = machine.write("etc/systemd/system/shared.mount", "Before=docker.service umount.target\n")
+        machine.forget()
+        machine.run(role, script, NAME="hvdctl-demo", KEEP="", WAIT="0")
+        assert not machine.has("etc/systemd/system/docker.service.d")
+        assert unit.read_text() == "Before=umount.target\n"
+        assert "systemctl daemon-reload" in machine.calls
+
+
+STALE = 'case $* in *.hvdctl-*) echo "stat: Stale file handle" >&2; exit 1 ;; esac\nexec /usr/bin/stat "$@"'
+
+
+def test_a_mount_of_a_head_that_is_gone_is_mounted_again(machine: Machine) -> None:
+    machine.run("nfs", "mount.sh", **SOURCE)
+    machine.command("stat", STALE)
+    machine.forget()
+    again = machine.run("nfs", "mount.sh", **SOURCE)
+    assert again.returncode == 0, again.stderr
+    assert [call for call in machine.calls if call.endswith(" shared.mount") and "is-" not in call] == [
+        "systemctl stop shared.mount",
+        "systemctl start shared.mount",
+    ]
+    assert "mounted from" in again.stdout
+
+
+def test_a_share_that_does_not_answer_is_given_up_after_a_while(machine: Machine) -> None:
+    machine.command("stat", "/bin/sleep 30")
+    machine.command("timeout", 'shift 3; exec /usr/bin/timeout -s KILL 0.2 "$@"')
+    assert machine.shell("alive /shared && echo alive || echo dead").stdout.split()[-1] == "dead"
+    machine.command("stat", 'exec /usr/bin/stat "$@"')
+    assert machine.shell("alive /shared && echo alive || echo dead").stdout == "alive\n"
+
+
+def test_the_undo_leaves_a_mount_of_anothers_making(machine: Machine) -> None:
+    machine.write("proc/mounts", "nas:/data /shared nfs4 rw 0 0\n")
+    machine.write("etc/systemd/system/shared.mount", "[Mount]\nWhat=nas:/data\n")
+    assert machine.run("nfs", "unmount.sh").stdout == ""
+    assert machine.has("etc/systemd/system/shared.mount")
+    assert machine.calls == []
+
+
+@pytest.mark.parametrize("keep", ["", "yes"])
+def test_every_machine_that_served_the_share_stops_it(machine: Machine, keep: str) -> None:
+    assert machine.run("nfs", "unserve.sh", KEEP=keep).stdout == "", "a worker has nothing of it"
+    machine.write("etc/exports.d/hvdctl-demo.exports", "x")
+    machine.write("srv/hvdctl/demo/checkpoint", "x")
+    done = machine.run("nfs", "unserve.sh", KEEP=keep)
+    assert done.returncode == 0, done.stderr
+    assert "exportfs -ra" in machine.calls
+    assert not machine.has("etc/exports.d/hvdctl-demo.exports")
+    assert machine.has("srv/hvdctl/demo/checkpoint") == bool(keep)
+
+
+def test_data_under_a_mount_is_not_removed(machine: Machine) -> None:
+    machine.write("srv/hvdctl/demo/checkpoint", "x")
+    machine.write("proc/mounts", f"/dev/vda {machine.root}/shared ext4 rw 0 0\n")
+    done = machine.run("nfs", "unserve.sh", KEEP="")
+    assert done.returncode == 1
+    assert "is left as it is" in done.stderr
+    assert machine.has("srv/hvdctl/demo/checkpoint")
+
+
+# The container.
+
+DOCKER = (
+    'case $1 in inspect) cat "$ROOT/inspect" 2>/dev/null ;; run) printf %s "$*" | tr " " "\\n" >"$ROOT/run" ;; esac'
+)
+RUN = {"NAME": "hvdctl-demo", "IMAGE": "image:1", "IMAGE_ID": "", "SUMS": "", "RUN": "", "WAIT": "5", "BROUGHT": ""}
+
+
+@pytest.fixture
+def ready(machine: Machine) -> Machine:
+    """A machine whose container is to be started, and is seen as it was started."""
+    machine.command("docker", DOCKER)
+    machine.command("stat", 'case $* in *%a*/ssh) echo "750 0:1000" ;; *) exec /usr/bin/stat "$@" ;; esac')
+    machine.command("sha256sum", 'case $* in --check*) ;; *) exec /usr/bin/sha256sum "$@" ;; esac')
+    machine.command("timeout", 'case $* in *2222*) echo SSH- ;; *) exec /usr/bin/timeout "$@" ;; esac')
+    machine.write("etc/hvdctl/demo/ssh/key", "x")
+    machine.write("etc/systemd/system/shared.mount", "x")
+    (machine.root / "shared").mkdir()
+    machine.write("inspect", "image sha256:1\n")
+    done = machine.run("horovod", "container.sh", **RUN)
+    assert done.returncode == 0, done.stderr
+    (digest,) = re.findall(r"^hvdctl\.digest=(.*)$", (machine.root / "run").read_text(), re.MULTILINE)
+    machine.write("inspect", f"container true {digest} 4711\nimage sha256:1\n")
+    machine.forget()
+    return machine
+
+
+def seen(machine: Machine, answer: str) -> None:
+    """What a look at /shared gives, from within the container 4711 too."""
+    machine.command(
+        "stat", f'case $* in *%a*/ssh) echo "750 0:1000" ;; *4711*) {answer} ;; *) exec /usr/bin/stat "$@" ;; esac'
+    )
+
+
+def test_a_unit_starts_the_container_after_engine_and_share(ready: Machine) -> None:
+    unit = (ready.root / "etc" / "systemd" / "system" / "hvdctl-node.service").read_text()
+    assert re.search("^After=docker.service shared.mount$", unit, re.MULTILINE)
+    assert re.search("^Restart=always$", unit, re.MULTILINE)
+    assert "docker start hvdctl-demo" in unit
+    variables = (PLAYBOOKS / "roles" / "horovod" / "vars" / "main.yml").read_text()
+    assert "'--restart=no'" in variables, "the engine must not start it before the share is there"
+
+
+def test_a_container_that_sees_the_share_is_left_alone(ready: Machine) -> None:
+    seen(ready, 'printf "1:2\\n1:2\\n"')
+    assert ready.run("horovod", "container.sh", **RUN).stdout == ""
+
+
+@pytest.mark.parametrize("answer", ['printf "1:2\\n1:3\\n"', 'echo "Stale file handle" >&2; exit 1'])
+def test_a_container_with_a_lost_share_is_made_anew(ready: Machine, answer: str) -> None:
+    seen(ready, answer)
+    done = ready.run("horovod", "container.sh", **RUN)
+    assert "changed: container hvdctl-demo started" in done.stdout, done.stderr
+    order = [call.split()[:3] for call in ready.calls if call.startswith(("systemctl stop", "docker r"))]
+    assert order == [
+        ["systemctl", "stop", "hvdctl-node.service"],
+        ["docker", "rm", "--force"],
+        ["docker", "run", "--detach"],
+    ]
+
+
+def test_keys_in_a_folder_that_others_can_write_are_written_anew(ready: Machine) -> None:
+    ready.command("stat", 'case $* in *%a*/ssh) echo "700 1000:1000" ;; *) exec /usr/bin/stat "$@" ;; esac')
+    assert ready.run("horovod", "container.sh", **RUN).stdout == "needed: keys\n"
+
+
+def test_the_undo_starts_an_engine_that_was_stopped(ready: Machine) -> None:
+    ready.command("dockerd")
+    ready.write("docker-stopped", "")
+    done = ready.run("horovod", "undo.sh", NAME="hvdctl-demo", KEEP="")
+    assert "changed: container hvdctl-demo removed" in done.stdout, done.stderr
+    assert not ready.has("etc/systemd/system/hvdctl-node.service")
+    assert not ready.has("etc/hvdctl/demo/ssh")
+    assert ready.run("horovod", "undo.sh", NAME="hvdctl-demo", KEEP="").stdout == ""
+
+
+def test_the_undo_fails_where_the_engine_does_not_start(ready: Machine) -> None:
+    ready.command("dockerd")
+    ready.write("docker-stopped", "")
+    ready.write("docker-broken", "")
+    done = ready.run("horovod", "undo.sh", NAME="hvdctl-demo", KEEP="")
+    assert done.returncode == 1
+    assert "the container hvdctl-demo can't be removed" in done.stderr
+    assert ready.has("etc/hvdctl/demo/ssh"), "what tells the next try that there is a container"
+
+
+def test_root_writes_keys_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, victim = tmp_path / "ssh", tmp_path / "victim"
+    folder.mkdir()
+    victim.write_text("untouched")
+    for name in ("id", ".id.part", "old"):
+        (folder / name).symlink_to(victim)
+    (folder / "planted").mkdir()
+    owners: list[tuple[object, int, int]] = []
+    monkeypatch.setattr("os.chown", lambda path, *owner: owners.append((path, *owner)))
+    monkeypatch.setattr("os.fchown", lambda number, *owner: owners.append(("file", *owner)))
+    monkeypatch.setattr(sys, "argv", ["keys.py", str(folder)])
+    monkeypatch.setattr(sys, "stdin", StringIO(json.dumps({"id": "secret", "id.pub": "public"})))
+    runpy.run_path(str(PLAYBOOKS / "roles" / "horovod" / "files" / "keys.py"))
+    assert victim.read_text() == "untouched"
+    assert {file.name: file.read_text() for file in folder.iterdir()} == {"id": "secret", "id.pub": "public"}
+    assert not (folder / "id").is_symlink()
+    assert owners == [(folder, 0, 1000), ("file", 1000, 1000), ("file", 1000, 1000)]
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder / "id")] == [0o750, 0o600]
+
+
+# Packages, limits, links, the firewall.
+
+
+def test_packages_that_would_drive_out_others_are_refused(machine: Machine) -> None:
+    machine.command(
+        "apt-get", 'case $* in *--simulate*) echo "Remv containerd.io [1.7]"; echo "Inst docker.io" ;; esac'
+    )
+    done = machine.shell("add_packages docker.io rsync")
+    assert done.returncode == 1
+    assert "installing docker.io rsync would remove containerd.io" in done.stderr
+    assert not [call for call in machine.calls if " -y " in call]
+
+    machine.command("apt-get")
+    assert machine.shell("add_packages rsync").stdout == "changed: packages installed: rsync\n"
+    assert "--no-remove" in machine.calls[-1]
+
+
+def test_another_that_installs_packages_is_waited_for(machine: Machine) -> None:
+    locked = "dpkg: error: dpkg frontend lock was locked by another process with pid 42"
+    machine.command("dpkg", f'[ "$(grep -c ^dpkg "$ROOT/calls")" -gt 3 ] || {{ echo "{locked}" >&2; exit 2; }}')
+    assert machine.shell("patient dpkg --configure -a; echo done").stdout == "done\n"
+    assert machine.calls.count("dpkg --configure -a") == 4
+
+    machine.command("dpkg", "echo broken >&2; exit 1")
+    failed = machine.shell("patient dpkg --configure -a; echo done")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert "`dpkg --configure -a` failed: broken" in failed.stderr
+
+    machine.command("dpkg", f'echo "{locked}" >&2; exit 2')
+    machine.command("date", 'echo $(($(grep -c ^date "$ROOT/calls") * 100))')
+    failed = machine.shell("patient dpkg --configure -a; echo done")
+    assert "another process installs packages for more than 300 s" in failed.stderr
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_limits_that_root_cannot_raise_are_left_out(machine: Machine, can: bool) -> None:
+    machine.write("etc/security/limits.d/hvdctl.conf", "of an earlier run")
+    machine.command("prlimit", "exit 0" if can else "exit 1")
+    done = machine.run("base", "apply.sh", PACKAGES="sh=dash", HOSTS="192.0.2.1 node0")
+    assert done.returncode == 0, done.stderr
+    assert machine.has("etc/security/limits.d/hvdctl.conf") == can
+    assert ("limits stay as they are" in done.stdout) != can
+
+
+LINK = """#!/bin/sh
+echo "hvd-link $*" >>ROOT/calls
+case "$*" in
+    *show) cat ROOT/rate ;;
+    *none) echo none >ROOT/rate ;;
+    *) echo $2 >ROOT/rate; exit $(cat ROOT/fails) ;;
+esac
+"""
+SETTINGS = {"ADDRESS": "192.0.2.1", "RATE": "1000", "DELAY": "2ms"}
+
+
+@pytest.fixture
+def link(machine: Machine) -> Machine:
+    machine.command("ip", 'echo "2: eth1 inet 192.0.2.1/24"')
+    machine.command("systemd-escape", "echo eth1")
+    machine.command("tc", 'cat "$ROOT/qdisc"')
+    machine.write(
+        "qdisc", '[{"kind":"tbf"},{"kind":"netem","options":{"limit":1,"delay":{"delay":0.0019999,"jitter":0}}}]'
+    )
+    machine.write("rate", "none\n")
+    machine.write("fails", "0")
+    return machine
+
+
+def shaped(machine: Machine) -> list[str]:
+    machine.forget()
+    machine.run("net", "apply.sh", LINK=LINK.replace("ROOT", str(machine.root)), **SETTINGS)
+    return [call for call in machine.calls if call.startswith("hvd-link") and not call.endswith("show")]
+
+
+def test_a_delay_that_was_lost_is_set_again(link: Machine) -> None:
+    assert shaped(link) == ["hvd-link eth1 1000 2ms"]
+    assert shaped(link) == []
+    link.write("qdisc", '[{"kind":"tbf"},{"kind":"ingress"}]')
+    assert shaped(link) == ["hvd-link eth1 1000 2ms"]
+    link.write("qdisc", '[{"kind":"netem","options":{"delay":{"delay":0.0005}}}]')
+    assert shaped(link) == ["hvd-link eth1 1000 2ms"]
+
+
+def test_a_link_that_could_not_be_shaped_is_put_back(link: Machine) -> None:
+    link.write("fails", "1")
+    assert shaped(link) == ["hvd-link eth1 1000 2ms", "hvd-link eth1 none"]
+    assert not link.has("etc/systemd/system/hvdctl-link.service")
+
+
+@pytest.mark.parametrize("port", ["", "0", "none"])
+def test_no_firewall_without_the_port_of_ssh(machine: Machine, port: str) -> None:
+    machine.command("nft")
+    done = machine.run("firewall", "apply.sh", SSH_PORT=port, PORTS="", MACHINES="192.0.2.1")
+    assert done.returncode == 1
+    assert "the firewall is not loaded" in done.stderr
+    assert machine.calls == []
+    assert not machine.has("etc/hvdctl/demo/nftables.conf")
+
+    machine.run("firewall", "apply.sh", SSH_PORT="2022", PORTS="80, 443", MACHINES="192.0.2.1")
+    assert "tcp dport { 2022, 80, 443 } accept" in (machine.root / "etc/hvdctl/demo/nftables.conf").read_text()
+
+
+# What preflight looks for.
+
+
+def test_a_shared_of_the_users_own_is_seen(machine: Machine) -> None:
+    assert machine.probe()["taken"] == ""
+    (machine.root / "shared").mkdir()
+    assert machine.probe()["taken"] == ""
+    machine.write("shared/file", "")
+    assert machine.probe()["taken"] == "it holds files"
+    machine.write("etc/systemd/system/shared.automount", "")
+    assert machine.probe()["taken"].endswith("etc/systemd/system/shared.automount is for it")
+    machine.write("etc/fstab", "#/dev/sda /shared ext4\n/dev/sdb /shared/ ext4 noauto 0 0\n")
+    assert machine.probe()["taken"] == "/etc/fstab has /dev/sdb for it".replace("/etc", f"{machine.root}/etc")
+    machine.write("proc/mounts", f"nas:/a\\040b {machine.root}/shared nfs4 rw 0 0\n")
+    assert machine.probe()["taken"] == "nas:/a040b is mounted there"
+    machine.write("etc/systemd/system/shared.mount", "Description=Share of the hvdctl cluster demo\n")
+    assert machine.probe()["taken"] == "", "it is ours"
+
+
+def test_a_share_in_shared_is_seen(machine: Machine) -> None:
+    shared = machine.root / "shared"
+    (machine.root / "link").symlink_to(shared)
+    assert machine.probe()["within"] == "no"
+    cases = {
+        "/": "yes",
+        str(shared): "yes",
+        f"{shared}/a/..": "yes",
+        f"{shared}/a": "yes",
+        str(machine.root / "link"): "yes",
+    }
+    cases |= {f"{shared}2": "no", "/srv/data": "no"}
+    assert {share: machine.probe(HVD_SHARE=share)["within"] for share in cases} == cases
+
+
+def test_a_docker_of_snap_is_seen(machine: Machine) -> None:
+    machine.write("snap/bin/docker", "")
+    machine.command("dockerd")
+    assert machine.probe()["snap"] == "no", "there is another one"
+    (machine.root / "bin" / "dockerd").unlink()
+    # All commands but the engine that this machine may have.
+    for name in ("awk", "cat", "df", "find", "grep", "head", "id", "ip", "ls", "readlink", "sed", "timeout", "tr"):
+        (machine.root / "bin" / name).symlink_to(shutil.which(name, path="/usr/bin:/bin:/usr/sbin:/sbin") or "missing")
+    assert machine.probe(PATH="")["snap"] == "yes"
