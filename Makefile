@@ -23,7 +23,7 @@ lint: $(VENV)/.ready ## ruff, mypy, ansible-lint, terraform fmt, shellcheck
 	@scripts/lint.sh
 
 unit: $(VENV)/.ready ## the hermetic tests, with coverage
-	@$(BIN)/pytest tests/unit tests/contract --cov=hvdctl --cov-report=term:skip-covered
+	@$(BIN)/pytest tests/unit tests/contract --numprocesses=auto --dist=loadfile --cov=hvdctl --cov-report=term:skip-covered
 
 browser: $(VENV)/.ready ## the report in a real browser; installs Chromium where it is missing
 	@scripts/system.sh --tests

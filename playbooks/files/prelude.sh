@@ -40,11 +40,11 @@ folder() {
     fi
 }
 
-# drop PATH...: none of these is there any more.
+# drop PATH...: none of these is there any more. What someone mounted below it is not theirs to lose.
 drop() {
     for path in "$@"; do
         if [ -e "$path" ] || [ -L "$path" ]; then
-            rm -rf "$path"
+            rm -rf --one-file-system "$path" || fail "can't remove $path"
             changed "$path removed"
         fi
     done
@@ -77,5 +77,51 @@ retire() {
             systemctl disable --quiet --no-reload --now "$name" || fail "can't stop $name: see \`systemctl status $name\` there"
             drop "$HVD_UNITS/$name"
         fi
+    done
+}
+
+# mounted PATH: something is mounted there. From the kernel's list: a look at the path itself waits for a lost server.
+mounted() {
+    awk -v path="$1" '$2 == path { found = 1 } END { exit !found }' /proc/mounts
+}
+
+# alive FOLDER: it answers within 10 s, and is still on its server. A name of this moment is asked for, as the kernel
+# remembers what it saw before.
+alive() {
+    code=0
+    said=$(timeout -s KILL 10 stat "$1/.hvdctl-$(date +%s%N)" 2>&1) || code=$?
+    case $code$said in
+        137* | *"Stale file handle"* | *"Input/output error"*) return 1 ;;
+    esac
+}
+
+# same FOLDER FOLDER: the two are one, seen at two places.
+same() {
+    [ "$(timeout -s KILL 10 stat -c %d:%i "$1" "$2" 2>/dev/null | uniq -d | wc -l)" = 1 ]
+}
+
+# add_packages NAME...: they are installed, and none that was there is gone.
+add_packages() {
+    patient apt-get -q update
+    patient apt-get -q --simulate --no-install-recommends install "$@"
+    gone=$(echo "$said" | sed -n 's/^Remv \([^ ]*\).*/\1/p' | tr '\n' ' ')
+    [ -z "$gone" ] || fail "installing $* would remove ${gone% }, which is left as it is: see \`apt-get --simulate install $*\`" \
+        "there, and install or remove by hand what you can spare"
+    patient apt-get -q -y --no-remove --no-install-recommends \
+        -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold install "$@"
+    changed "packages installed: $*"
+}
+
+# patient COMMAND...: runs it, with what it says in $said. While another process holds the lock of apt or dpkg it is tried
+# again, for five minutes.
+patient() {
+    deadline=$(($(date +%s) + 300))
+    until said=$("$@" 2>&1); do
+        case $said in
+            *" locked by "* | *"not get lock "*) ;;
+            *) fail "\`$*\` failed: $(echo "$said" | tail -n 4)" ;;
+        esac
+        [ "$(date +%s)" -lt "$deadline" ] || fail "another process installs packages for more than 300 s: $said"
+        sleep 2
     done
 }

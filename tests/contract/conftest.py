@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from scripted import Machine
 
 
 @pytest.fixture(autouse=True)
@@ -16,3 +17,8 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     for name in [name for name in os.environ if name.startswith("TF_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)

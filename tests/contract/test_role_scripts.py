@@ -1,4 +1,4 @@
-"""What the roles' scripts do to a machine: here a folder, with stand-ins for what would reach beyond it."""
+"""What the scripts of all other roles do to a machine; test_share_scripts.py has those of the share."""
 
 from __future__ import annotations
 
@@ -6,170 +6,12 @@ import json
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
 
 import pytest
-
-PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
-
-SYSTEMCTL = r"""
-for last in "$@"; do :; done
-case $* in
-    is-enabled*) [ -e "$ROOT/enabled-$last" ] ;;
-    enable*) : >"$ROOT/enabled-$last" ;;
-    "is-active --quiet docker.service") [ ! -e "$ROOT/docker-stopped" ] ;;
-    "start docker.service") [ ! -e "$ROOT/docker-broken" ] && rm -f "$ROOT/docker-stopped" ;;
-    is-active*) [ -e "$ROOT/active-$last" ] ;;
-    "start shared.mount") echo "node0:/x $ROOT/shared nfs4 rw 0 0" >"$ROOT/proc/mounts" ;;
-    "stop shared.mount"*) : >"$ROOT/proc/mounts" ;;
-    start*) : >"$ROOT/active-$last" ;;
-    show*) echo no ;;
-esac
-"""
-
-
-class Machine:
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        for folder in ("bin", "proc", "etc/hvdctl/demo", "etc/systemd/system", "usr/local/sbin"):
-            (root / folder).mkdir(parents=True)
-        self.write("proc/mounts", "")
-        self.write("etc/hosts", "127.0.0.1 localhost\n")
-        self.write("var/lib/dpkg/status", "")
-        for name in ("chown", "sleep", "exportfs", "umount", "journalctl"):
-            self.command(name)
-        self.command("systemctl", SYSTEMCTL)
-
-    def write(self, path: str, text: str) -> Path:
-        file = self.root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        return file
-
-    def command(self, name: str, does: str = "") -> None:
-        """A command of this name that notes its arguments, then does that."""
-        noted = f'#!/bin/sh\nROOT={self.root}\necho "{name} $*" >>"$ROOT/calls"\n{does}\n'
-        self.write(f"bin/{name}", noted).chmod(0o755)
-
-    def has(self, path: str) -> bool:
-        return (self.root / path).exists()
-
-    @property
-    def calls(self) -> list[str]:
-        return (self.root / "calls").read_text().splitlines() if self.has("calls") else []
-
-    def forget(self) -> None:
-        (self.root / "calls").unlink(missing_ok=True)
-
-    def within(self, text: str) -> str:
-        """The same script, with the machine's folders in the place of this one's."""
-        text = text.replace("PATH=/usr/local/sbin:", f"PATH={self.root}/bin:{self.root}/usr/local/sbin:")
-        paths = r"etc|srv|shared|var/lib|proc/mounts|usr/local/sbin/|usr/lib/systemd|run/systemd|run/docker|snap"
-        return re.sub(rf"(?<![\w:/])/(?=(?:{paths})\b)(?!etc/os-release)", f"{self.root}/", text)
-
-    def run(self, role: str, script: str, **settings: str) -> subprocess.CompletedProcess[str]:
-        return self.shell((PLAYBOOKS / "roles" / role / "files" / script).read_text(), **settings)
-
-    def shell(self, code: str, **settings: str) -> subprocess.CompletedProcess[str]:
-        lines = [f"HVD_{name}='{value}'" for name, value in ({"CLUSTER": "demo"} | settings).items()]
-        prelude = (PLAYBOOKS / "files" / "prelude.sh").read_text()
-        whole = self.within("\n".join([*lines, prelude, code]))
-        return subprocess.run(["sh", "-c", whole], capture_output=True, text=True, check=False, timeout=60)
-
-    def probe(self, **env: str) -> dict[str, str]:
-        script = self.within((PLAYBOOKS / "roles" / "preflight" / "files" / "probe.sh").read_text())
-        script = script.replace('PATH="$PATH:/usr/sbin:/sbin"', f'PATH="{self.root}/bin:$PATH"')
-        env = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "HVD_ADDRESS": "203.0.113.7", "HVD_SHARE": "auto"} | env
-        done = subprocess.run(["/bin/sh", "-c", script], env=env, capture_output=True, text=True, check=True)
-        told: dict[str, str] = json.loads(done.stdout)
-        return told
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
-
-
-# The share.
-
-SOURCE = {"SOURCE": "192.0.2.1:/srv/hvdctl/demo", "ADDRESS": "192.0.2.2", "WAIT": "5"}
-
-
-def test_only_the_clusters_own_container_waits_for_the_share(machine: Machine) -> None:
-    first = machine.run("nfs", "mount.sh", **SOURCE)
-    assert "mounted from 192.0.2.1" in first.stdout, first.stderr
-    units = machine.root / "etc" / "systemd" / "system"
-    assert "docker" not in "".join(file.read_text() for file in units.glob("*.*"))
-    assert not (units / "docker.service.d").exists()
-    assert machine.run("nfs", "mount.sh", **SOURCE).stdout == ""
-
-
-def test_an_engine_that_waited_for_the_share_is_set_free(machine: Machine) -> None:
-    for role, script in (("docker", "apply.sh"), ("horovod", "undo.sh")):
-        machine.write("etc/systemd/system/docker.service.d/hvdctl.conf", "[Unit]\nRequiresMountsFor=/shared\n")
-        unit = machine.write("etc/systemd/system/shared.mount", "Before=docker.service umount.target\n")
-        machine.forget()
-        machine.run(role, script, NAME="hvdctl-demo", KEEP="", WAIT="0")
-        assert not machine.has("etc/systemd/system/docker.service.d")
-        assert unit.read_text() == "Before=umount.target\n"
-        assert "systemctl daemon-reload" in machine.calls
-
-
-STALE = 'case $* in *.hvdctl-*) echo "stat: Stale file handle" >&2; exit 1 ;; esac\nexec /usr/bin/stat "$@"'
-
-
-def test_a_mount_of_a_head_that_is_gone_is_mounted_again(machine: Machine) -> None:
-    machine.run("nfs", "mount.sh", **SOURCE)
-    machine.command("stat", STALE)
-    machine.forget()
-    again = machine.run("nfs", "mount.sh", **SOURCE)
-    assert again.returncode == 0, again.stderr
-    assert [call for call in machine.calls if call.endswith(" shared.mount") and "is-" not in call] == [
-        "systemctl stop shared.mount",
-        "systemctl start shared.mount",
-    ]
-    assert "mounted from" in again.stdout
-
-
-def test_a_share_that_does_not_answer_is_given_up_after_a_while(machine: Machine) -> None:
-    machine.command("stat", "/bin/sleep 30")
-    machine.command("timeout", 'shift 3; exec /usr/bin/timeout -s KILL 0.2 "$@"')
-    assert machine.shell("alive /shared && echo alive || echo dead").stdout.split()[-1] == "dead"
-    machine.command("stat", 'exec /usr/bin/stat "$@"')
-    assert machine.shell("alive /shared && echo alive || echo dead").stdout == "alive\n"
-
-
-def test_the_undo_leaves_a_mount_of_anothers_making(machine: Machine) -> None:
-    machine.write("proc/mounts", "nas:/data /shared nfs4 rw 0 0\n")
-    machine.write("etc/systemd/system/shared.mount", "[Mount]\nWhat=nas:/data\n")
-    assert machine.run("nfs", "unmount.sh").stdout == ""
-    assert machine.has("etc/systemd/system/shared.mount")
-    assert machine.calls == []
-
-
-@pytest.mark.parametrize("keep", ["", "yes"])
-def test_every_machine_that_served_the_share_stops_it(machine: Machine, keep: str) -> None:
-    assert machine.run("nfs", "unserve.sh", KEEP=keep).stdout == "", "a worker has nothing of it"
-    machine.write("etc/exports.d/hvdctl-demo.exports", "x")
-    machine.write("srv/hvdctl/demo/checkpoint", "x")
-    done = machine.run("nfs", "unserve.sh", KEEP=keep)
-    assert done.returncode == 0, done.stderr
-    assert "exportfs -ra" in machine.calls
-    assert not machine.has("etc/exports.d/hvdctl-demo.exports")
-    assert machine.has("srv/hvdctl/demo/checkpoint") == bool(keep)
-
-
-def test_data_under_a_mount_is_not_removed(machine: Machine) -> None:
-    machine.write("srv/hvdctl/demo/checkpoint", "x")
-    machine.write("proc/mounts", f"/dev/vda {machine.root}/shared ext4 rw 0 0\n")
-    done = machine.run("nfs", "unserve.sh", KEEP="")
-    assert done.returncode == 1
-    assert "is left as it is" in done.stderr
-    assert machine.has("srv/hvdctl/demo/checkpoint")
-
+from scripted import PLAYBOOKS, Machine
 
 # The container.
 

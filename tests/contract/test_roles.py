@@ -250,6 +250,8 @@ MACHINE = {"hvd_node": "node0", "hvd_role": "head", "hvd_private_address": "203.
         ({"hvd_slots": 0}, "hvd_slots of node0.machine is 0, not 1 or more"),
         ({"hvd_gpus": 99}, "none of its interfaces has the address 203.0.113.7"),
         ({"hvd_gpus": 99}, "NVIDIA GPUs, 99 are asked for"),
+        ({"nfs_share": "/shared/data"}, "the share /shared/data can't be mounted on /shared"),
+        ({}, "it does not tell the port of the SSH connection"),
     ],
 )
 def test_preflight_names_the_machine_and_the_way_out(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -261,6 +263,31 @@ def test_preflight_names_the_machine_and_the_way_out(wrong: dict[str, Any], said
     assert "node0.machine" in done.stdout
     assert said in done.stdout
     assert "base :" not in done.stdout, "something ran after preflight"
+
+
+@pytest.mark.parametrize("words", [(), ("--check",)])
+def test_gpus_that_nobody_asked_for_are_left_alone(words: tuple[str, ...], tmp_path: Path) -> None:
+    book = tmp_path / "nvidia.yml"
+    play = {"name": "Try", "hosts": "machines", "gather_facts": False, "roles": [str(PLAYBOOKS / "roles" / "nvidia")]}
+    book.write_text(yaml.safe_dump([play]))
+    host = {"ansible_connection": "local", "hvd_cluster": "demo"} | MACHINE
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(yaml.safe_dump({"machines": {"hosts": {"node0.machine": host}}}))
+    done = ansible(*words, str(book), inventory=inventory)
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"changed=0 .* failed=0 .* skipped=2", done.stdout), done.stdout
+
+
+def test_a_machine_is_started_anew_only_where_that_is_allowed() -> None:
+    (task,) = [task for task in tasks("nvidia") if "ansible.builtin.reboot" in task]
+    assert task["when"].startswith("nvidia_reboot | bool and ")
+    assert options("nvidia")["options"]["nvidia_reboot"]["default"] is False
+    # All other roles do without.
+    assert not [role for role in ROLES for task in tasks(role) if "ansible.builtin.reboot" in task and role != "nvidia"]
+
+
+def test_the_undo_of_the_share_asks_neither_for_head_nor_setting() -> None:
+    assert [task for task in tasks("nfs", "undo.yml") if "when" in task] == []
 
 
 def test_small_files_travel_as_one_tar_and_only_once(tmp_path: Path) -> None:
@@ -319,6 +346,24 @@ def test_staging_takes_nothing_from_elsewhere_and_overwrites_nothing(tmp_path: P
     assert taken.returncode == 1
     assert "choose another staging_target" in json.loads(taken.stdout)["error"]
     assert (tmp_path / "mine").is_dir()
+
+
+def test_two_data_sets_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    pack, copy = stage("pack"), stage("copy")
+    share, disk = tmp_path / "shared", str(tmp_path / "scratch")
+    packed = {}
+    for owner in ("a", "b"):
+        (share / owner / "data").mkdir(parents=True)
+        for number in range(2):
+            (share / owner / "data" / str(number)).write_text(owner)
+        packed[owner] = pack(str(share / owner / "data"), "1000", share=str(share))
+    assert Path(packed["a"]["tar"]).exists(), "the second one has removed it"
+    copied = copy(str(share / "a" / "data"), json.dumps(packed["a"]), "", local=(disk,))
+    with pytest.raises(Exception, match=r"holds a copy of .*/a/data: choose another staging_target for .*/b/data"):
+        copy(str(share / "b" / "data"), json.dumps(packed["b"]), "", local=(disk,))
+    assert Path(copied["target"], "0").read_text() == "a"
+    other = copy(str(share / "b" / "data"), json.dumps(packed["b"]), f"{disk}/b-data", local=(disk,))
+    assert Path(other["target"], "0").read_text() == "b"
 
 
 def stage(name: str) -> Callable[..., dict[str, Any]]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,7 +117,9 @@ def test_nothing_listens_but_ssh_and_the_node(pair: Machines) -> None:
     ours = {"127.0.0.1:2222", "10.87.0.2:2222"}
     assert ours <= set(listening)
     assert not [place for place in listening if place.endswith(":2222") and place not in ours]
-    user = pair.on("node1.machine", "docker inspect -f '{{.Config.User}} {{.HostConfig.CapDrop}}' $(docker ps -q)")
+    user = pair.on(
+        "node1.machine", f"docker inspect -f '{{{{.Config.User}}}} {{{{.HostConfig.CapDrop}}}}' hvdctl-{pair.name}"
+    )
     assert user.split() == ["1000:1000", "[ALL]"]
 
 
@@ -146,10 +150,12 @@ def test_an_address_outside_the_cluster_gets_neither_port_nor_share(pair: Machin
         # Past the firewall the export itself refuses.
         pair.on("node0.machine", "systemctl stop listener hvdctl-firewall")
         source = pair.on("node1.machine", "awk '$2 == \"/shared\" {print $1}' /proc/mounts").strip()
-        mount = "mkdir -p /mnt/x; ip netns exec outsider mount -t nfs4 -o soft,timeo=50,retrans=1,retry=0"
-        said = pair.on("node1.machine", f"{mount} {source} /mnt/x", code=None)
+        mount = f"mount -t nfs4 -o soft,timeo=50,retrans=1,retry=0 {source} /mnt/x"
+        said = pair.on("node1.machine", f"mkdir -p /mnt/x; ip netns exec outsider {mount}", code=None)
         assert re.search("denied|not permitted|No such file", said), said
         assert "/mnt/x" not in pair.on("node1.machine", "cat /proc/mounts")
+        # The very same words from an address of the cluster.
+        assert "a\n" in pair.on("node1.machine", f"{mount} && ls /mnt/x && umount /mnt/x")
     finally:
         pair.on("node1.machine", "ip netns del outsider", code=None)
         pair.on("node0.machine", "systemctl start hvdctl-firewall", code=None)
@@ -202,16 +208,39 @@ def test_the_worker_comes_back_from_a_reboot_as_it_was(pair: Machines) -> None:
     assert shown == "200000000"
 
 
-def test_a_machine_that_crashed_is_made_anew(pair: Machines) -> None:
+def test_a_head_that_crashed_comes_back_with_its_share(pair: Machines) -> None:
+    """Killed in the middle of nothing: what was on its disk stays, and the worker sees it again."""
     was = pair.ids()
-    qemu.stop(qemu.running(pair.name)["node1"])
-    told = pair("status", "--json", code=1).data
-    assert told["lost"] == ["node1"]
+    pair("exec", "node1", "--", "sh", "-c", "echo kept >/shared/c")
+    os.kill(qemu.running(pair.name)["node0"], signal.SIGKILL)
+    wait_for(lambda: "node0" not in qemu.running(pair.name))
+    assert pair("status", "--json", code=1).data["lost"] == ["node0"]
     pair("up")
     now = pair.ids()
-    assert now["node0"] == was["node0"]
-    assert now["node1"] != was["node1"]
-    assert pair("exec", "node1", "--", "cat", "/shared/a").out.strip() == "from the head"
+    assert now["node1"] == was["node1"]
+    assert now["node0"] != was["node0"]
+    for node in ("node0", "node1"):
+        assert pair("exec", node, "--", "cat", "/shared/a", "/shared/c").out.split() == ["from", "the", "head", "kept"]
+
+
+def test_the_head_is_not_made_anew_without_a_word(pair: Machines) -> None:
+    was = pair.ids()
+    refused = pair("up", "--option", "disk=40g", code=2)
+    assert "anew, with the loss of all data on its share" in refused.err
+    assert pair.ids() == was
+    assert "disk" not in pair("status", "--json").data["spec"]["options"]
+
+
+def test_a_third_machine_comes_and_goes(pair: Machines) -> None:
+    was = pair.ids()
+    assert pair("scale", "--nodes", "3", "--json").data["configured"]
+    assert {name: pair.ids()[name] for name in was} == was
+    assert pair("exec", "node2", "--", "cat", "/shared/a").out.strip() == "from the head"
+    assert pair("exec", "node2", "--", "ssh", "node1", "hostname").out.strip() == "node1"
+    pair("scale", "--nodes", "2", "-y")
+    assert pair.ids() == was
+    assert sorted(qemu.running(pair.name)) == ["node0", "node1"]
+    assert "10.87.0.3" not in pair.on("node0.machine", "nft list ruleset; exportfs -s; cat /etc/hosts")
 
 
 class Lab(Machines):
@@ -347,6 +376,9 @@ def test_down_of_static_undoes_all_and_leaves_the_machines(pair: Machines, lab: 
         assert "hvdctl" not in left.replace("/etc/hvdctl/*", "").replace("/srv/hvdctl/*", ""), left
         assert "tbf" not in left
         assert "/shared" not in pair.on(machine, "cat /proc/mounts /etc/fstab")
+        pair.on(machine, "test ! -e /usr/local/sbin/hvd-link")
+        folders = "/etc/systemd/system /var/lib /etc/security/limits.d /etc/exports.d"
+        assert "hvd" not in pair.on(machine, f"ls {folders}; cat /etc/hosts", code=None)
     assert len(qemu.running(pair.name)) == 2
 
 

@@ -1,14 +1,21 @@
 #!/bin/sh
-# Time, limits, names and the cluster's folder; names the packages that are missing.
+# Time, limits, names, the cluster's folder, and the packages that are missing.
 
 # First of all: what lies in it says whose machine this is, to preflight and to teardown.
 folder "$HVD_ETC" 755
 
-put /etc/security/limits.d/hvdctl.conf 644 "# hvdctl: registered memory for RDMA, a file for every connection of a large job
+# Where root itself can't raise them, as in many system containers, PAM would refuse every login.
+limits=/etc/security/limits.d/hvdctl.conf
+if prlimit --memlock=unlimited --nofile=1048576 true 2>/dev/null; then
+    put "$limits" 644 "# hvdctl: registered memory for RDMA, a file for every connection of a large job
 * - memlock unlimited
 * - nofile 1048576
 root - memlock unlimited
 root - nofile 1048576" || true
+else
+    echo "limits stay as they are: root can't raise them here"
+    drop "$limits"
+fi
 
 # First in the file: a line such as "127.0.1.1 node0" would send ranks on this machine to the loopback.
 begin="# hvdctl $HVD_CLUSTER: begin"
@@ -25,12 +32,12 @@ fi
 
 # An installation that was cut short leaves commands that don't work yet.
 if grep -qE '^Status: .*(half-installed|half-configured|unpacked|triggers-pending)' /var/lib/dpkg/status; then
-    dpkg --configure -a
+    patient dpkg --configure -a
     changed "interrupted installation of packages completed"
 fi
 missing=
 for pair in $HVD_PACKAGES; do
-    command -v "${pair%%=*}" >/dev/null || missing="$missing ${pair#*=}"
+    command -v "${pair%%=*}" >/dev/null || missing="${missing:+$missing }${pair#*=}"
 done
 
 if ! systemctl is-active --quiet systemd-timesyncd chrony chronyd ntp ntpd ntpsec openntpd; then
@@ -38,9 +45,8 @@ if ! systemctl is-active --quiet systemd-timesyncd chrony chronyd ntp ntpd ntpse
         systemctl enable --quiet --now systemd-timesyncd
         changed "time synchronisation started"
     else
-        missing="$missing systemd-timesyncd"
+        missing="${missing:+$missing }systemd-timesyncd"
     fi
 fi
-if [ -n "$missing" ]; then
-    echo "missing:$missing"
-fi
+# shellcheck disable=SC2086 # a list of words
+[ -z "$missing" ] || add_packages $missing

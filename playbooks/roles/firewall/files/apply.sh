@@ -3,6 +3,11 @@
 rules="$HVD_ETC/nftables.conf"
 stale=
 
+# Without the port that we are logged in through, nobody would log in again.
+case $HVD_SSH_PORT in
+    "" | 0* | *[!0-9]*) fail "'$HVD_SSH_PORT' is no port of SSH: the firewall is not loaded" ;;
+esac
+
 # The first two lines make loading it again a replacement, in one transaction. Only the machine's own ports are guarded;
 # forwarding belongs to Docker. Leases of its addresses have to reach the machine too.
 if put "$rules" 644 "table inet hvdctl
@@ -15,7 +20,7 @@ table inet hvdctl {
         iifname docker0 accept
         meta l4proto { icmp, ipv6-icmp } accept
         udp dport { 68, 546 } accept
-        tcp dport { $HVD_PORTS } accept
+        tcp dport { $HVD_SSH_PORT${HVD_PORTS:+, $HVD_PORTS} } accept
         ip saddr { $HVD_MACHINES } accept
     }
 }"; then

@@ -1,17 +1,19 @@
 #!/bin/sh
 # The container runs, and is the one that was asked for. Where its keys or its image are missing, it says so
 # ("needed: ...") and does nothing else; with HVD_BROUGHT they have just been brought.
+node=hvdctl-node.service
 scratch=/var/lib/hvdctl/$HVD_CLUSTER
 brought="$HVD_ETC/images"
 
 # One call for both: on a slow machine the client alone takes seconds.
 seen=$(docker inspect --format \
-    '{{with index . "State"}}container {{.Running}} {{index $.Config.Labels "hvdctl.digest"}}{{else}}image {{.Id}}{{end}}' \
+    '{{with index . "State"}}container {{.Running}} {{index $.Config.Labels "hvdctl.digest"}} {{.Pid}}{{else}}image {{.Id}}{{end}}' \
     "$HVD_NAME" "$HVD_IMAGE" 2>/dev/null) || true
 image=$(echo "$seen" | sed -n 's/^image //p')
 container=$(echo "$seen" | sed -n 's/^container //p')
 needed=
-if ! (cd "$HVD_ETC/ssh" 2>/dev/null && echo "$HVD_SUMS" | sha256sum --check --status); then
+if [ "$(stat -c '%a %u:%g' "$HVD_ETC/ssh" 2>/dev/null)" != "750 0:1000" ] ||
+    ! (cd "$HVD_ETC/ssh" && echo "$HVD_SUMS" | sha256sum --check --status); then
     echo "needed: keys"
     needed=1
 fi
@@ -29,15 +31,49 @@ if [ -n "$needed" ]; then
     exit 0
 fi
 
-# A container sees the share as it was mounted when it started.
+# A container sees the share as it was mounted when it started: one that was lost and mounted again is not in it.
+sees_share() {
+    alive "/proc/$1/root/shared" && same "/proc/$1/root/shared" /shared
+}
 digest=$(printf '%s\n' "$image" "$HVD_SUMS" "$HVD_RUN" "$(cat "$HVD_UNITS/shared.mount")" | sha256sum | cut -c 1-16)
-[ "$container" != "true $digest" ] || exit 0
-
-folder "$scratch" 755 1000:1000
-[ -z "$container" ] || docker rm --force "$HVD_NAME" >/dev/null
-eval "set -- $HVD_RUN"
-docker run --detach --name "$HVD_NAME" --label "hvdctl.digest=$digest" "$@" "$HVD_IMAGE" >/dev/null
-changed "container $HVD_NAME started"
+started=
+if [ "${container% *}" != "true $digest" ] || ! sees_share "${container##* }"; then
+    folder "$scratch" 755 1000:1000
+    [ ! -e "$HVD_UNITS/$node" ] || systemctl stop "$node"
+    [ -z "$container" ] || docker rm --force "$HVD_NAME" >/dev/null
+    eval "set -- $HVD_RUN"
+    docker run --detach --name "$HVD_NAME" --label "hvdctl.digest=$digest" "$@" "$HVD_IMAGE" >/dev/null
+    changed "container $HVD_NAME started"
+    started=1
+fi
+# The engine's own restart policies don't wait for the share, and an engine that waits keeps what else it runs waiting too.
+# So the engine starts nothing, and this does: after the share, after every restart of the engine, after a crash. It is
+# pulled in by the engine, as multi-user.target would wait for it.
+if unit "$node" "[Unit]
+Description=Horovod container of the hvdctl cluster $HVD_CLUSTER
+Requires=docker.service
+Wants=shared.mount
+After=docker.service shared.mount
+StartLimitIntervalSec=0
+[Service]
+ExecStartPre=mountpoint -q /shared
+ExecStartPre=docker start $HVD_NAME
+ExecStart=docker wait $HVD_NAME
+ExecStop=-docker stop $HVD_NAME
+TimeoutStopSec=30
+Restart=always
+RestartSec=5
+[Install]
+WantedBy=docker.service"; then
+    # The engine's unit learns of it.
+    systemctl daemon-reload
+fi
+if ! systemctl is-active --quiet "$node"; then
+    systemctl start "$node" || fail "$node does not start: see \`journalctl -u $node\` there"
+    changed "$node started"
+    started=1
+fi
+[ -n "$started" ] || exit 0
 
 greeted() {
     timeout 2 bash -c 'exec 3<>/dev/tcp/127.0.0.1/2222 && head -c 4 <&3' 2>/dev/null | grep -q SSH-

@@ -1,25 +1,29 @@
 #!/bin/sh
-# /shared, mounted now and at every start of the machine, before the engine starts the container that needs it.
+# /shared, mounted now and at every start of the machine. Nothing but the cluster's own container waits for it.
 point=/shared
 case $HVD_SOURCE in
     /*)
-        [ -d "$HVD_SOURCE" ] || fail "$HVD_SOURCE is not there: it has to be a folder that all machines have in common"
+        timeout -s KILL 10 test -d "$HVD_SOURCE" ||
+            fail "$HVD_SOURCE is not there, or does not answer: it has to be a folder that all machines have in common"
         kind=none options=bind after=
         ;;
     *) kind=nfs options=nfsvers=4.2,proto=tcp,hard,noatime,_netdev after=hvdctl-share.service ;;
 esac
 
-if ! mountpoint -q "$point" && [ -n "$(ls -A "$point" 2>/dev/null)" ]; then
+if ! mounted "$point" && [ -n "$(ls -A "$point" 2>/dev/null)" ]; then
     fail "$point is there already and holds files: move them away, the cluster's share is mounted there"
 fi
-[ -d "$point" ] || folder "$point" 755
 
 # It waits for the head as long as it takes, as both may have been started at the same moment. The mount itself must not:
-# the time that it has is also what a machine takes to end when its head is gone.
+# the time that it has is also what a machine takes to end when its head is gone. Without default dependencies, as
+# multi-user.target would wait for it.
 if [ -n "$after" ]; then
     unit hvdctl-share.service "[Unit]
 Description=The head of the hvdctl cluster $HVD_CLUSTER serves its share
-After=network.target
+DefaultDependencies=no
+After=sysinit.target network.target
+Before=shutdown.target
+Conflicts=shutdown.target
 [Service]
 Type=oneshot
 RemainAfterExit=yes
@@ -35,7 +39,7 @@ Description=Share of the hvdctl cluster $HVD_CLUSTER
 DefaultDependencies=no
 ${after:+Requires=$after
 }After=local-fs.target network.target${after:+ $after}
-Before=docker.service umount.target
+Before=umount.target
 Conflicts=umount.target
 [Mount]
 What=$HVD_SOURCE
@@ -48,18 +52,23 @@ LazyUnmount=yes
 WantedBy=multi-user.target"; then
     stale=1
 fi
-# It is read at the next start of the machine; the engine that runs now is not touched.
-put "$HVD_UNITS/docker.service.d/hvdctl.conf" 644 "[Unit]
-RequiresMountsFor=$point" || true
 
-if [ -n "$stale" ] && mountpoint -q "$point"; then
-    umount -l "$point"
+# A head that was made anew leaves a mount of what is gone, and so does a folder in the place of the one that was bound.
+if mounted "$point"; then
+    if ! alive "$point" || { [ "$kind" = none ] && ! same "$point" "$HVD_SOURCE"; }; then
+        stale=1
+    fi
+    if [ -n "$stale" ]; then
+        timeout 90 systemctl stop shared.mount || true
+        ! mounted "$point" || umount -l -c "$point"
+    fi
 fi
-if ! mountpoint -q "$point"; then
-    if ! timeout "$HVD_WAIT" systemctl start shared.mount; then
+if ! mounted "$point"; then
+    [ -d "$point" ] || folder "$point" 755
+    if ! timeout "$HVD_WAIT" systemctl start shared.mount 2>/dev/null; then
         systemctl stop --no-block shared.mount ${after:+"$after"}
         fail "$HVD_SOURCE can't be mounted on $point within $HVD_WAIT s${after:+; does port 2049 of the head answer here?}" \
-            "$(journalctl -q -u shared.mount -n 3 -o cat | tr '\n' ' ')"
+            "$(journalctl -q -b -u shared.mount -n 8 -o cat | grep -v shared.mount | tail -n 2 | tr '\n' ' ')"
     fi
     changed "$point mounted from $HVD_SOURCE"
 fi

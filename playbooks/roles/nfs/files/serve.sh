@@ -3,14 +3,18 @@
 share=/srv/hvdctl/$HVD_CLUSTER
 file=/etc/exports.d/hvdctl-$HVD_CLUSTER.exports
 
-# Its own user is that of the containers; what is inside is the users' business.
-[ -d "$share" ] || folder "$share" 755 1000:1000
+# Its own user is that of the containers; what is inside is the users' business. A server that was started without the folder
+# does not export it.
+stale=
+if [ ! -d "$share" ]; then
+    folder "$share" 755 1000:1000
+    stale=1
+fi
 exports="# hvdctl"
 for client in $HVD_CLIENTS; do
     exports="$exports
 $share $client(rw,sync,no_subtree_check,root_squash,sec=sys)"
 done
-stale=
 if put "$file" 644 "$exports"; then stale=1; fi
 enabled nfs-server.service
 if ! systemctl is-active --quiet nfs-server.service; then

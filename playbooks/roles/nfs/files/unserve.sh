@@ -1,16 +1,16 @@
 #!/bin/sh
-# The head exports nothing for the cluster any more, and the data is gone unless it is to be kept.
+# The machine exports nothing for the cluster any more, and the data is gone unless it is to be kept. Driven by what is
+# there: the head may have been another machine, and the share another one.
 [ -d "$HVD_ETC" ] || exit 0
 
 file=/etc/exports.d/hvdctl-$HVD_CLUSTER.exports
+share=/srv/hvdctl/$HVD_CLUSTER
 if [ -e "$file" ]; then
     drop "$file"
-    exportfs -ra
+    ! command -v exportfs >/dev/null || exportfs -ra
 fi
-if mountpoint -q /shared; then
-    fail "/shared is still mounted: the data in /srv/hvdctl/$HVD_CLUSTER is left as it is"
-fi
-if [ -z "$HVD_KEEP" ]; then
-    drop "/srv/hvdctl/$HVD_CLUSTER"
+if [ -z "$HVD_KEEP" ] && [ -e "$share" ]; then
+    ! mounted /shared || fail "/shared is still mounted: the data in $share is left as it is"
+    drop "$share"
     rmdir /srv/hvdctl 2>/dev/null || true
 fi

@@ -3,7 +3,7 @@
     pack SOURCE SMALL            on the head: what the data set is; small files become a tar on the share, once
     copy SOURCE PACKED TARGET    on every node: what `pack` printed says what is to be copied
 
-Both print one line of JSON. A stamp beside the copy holds the state of the source that it was made from.
+Both print one line of JSON. A mark beside the copy holds the source that it was made from, and its state.
 """
 
 from __future__ import annotations
@@ -56,12 +56,14 @@ def pack(source: str, small: str, share: str = "/shared") -> dict[str, Any]:
     if files == 1 or size / files >= int(small):
         return answer
     store = Path(share, ".hvdctl", "staging")
-    tar = store / f"{folder.name}.{stamp}.tar"
+    # By the path too: another folder may have the same name.
+    name = f"{folder.name}.{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    tar = store / f"{name}.{stamp}.tar"
     if not tar.exists():
         store.mkdir(parents=True, exist_ok=True)
         # Those of earlier states of the source, and one that was cut short.
         for old in store.iterdir():
-            if old.name.rsplit(".tar", 1)[0].rsplit(".", 1)[0] == folder.name:
+            if old.name.rsplit(".tar", 1)[0].rsplit(".", 1)[0] == name:
                 old.unlink()
         part = tar.with_name(f"{tar.name}.part")
         subprocess.run(["tar", "-C", folder, "-cf", part, "."], check=True)
@@ -81,14 +83,17 @@ def copy(
     node, megabytes = socket.gethostname(), told["bytes"] / 1e6
     answer = {"changed": False, "target": str(final), "bytes": told["bytes"], "seconds": 0.0}
     if final.is_dir() and mark.exists():
-        if mark.read_text() == told["stamp"]:
+        held, _, state = mark.read_text().partition("\n")
+        if held != str(folder):
+            raise Refused(f"{final} holds a copy of {held}: choose another staging_target for {folder}")
+        if state == told["stamp"]:
             return answer | {"said": f"{node}: {megabytes:.1f} MB in {final} already"}
     elif os.path.lexists(final):
         raise Refused(f"{final} is there already and was not put there by staging: choose another staging_target")
 
     final.parent.mkdir(parents=True, exist_ok=True)
     # A mark without a stamp: the folder is ours, and not whole.
-    mark.write_text("")
+    mark.write_text(f"{folder}\n")
     for old in (part, final):
         if old.exists():
             shutil.rmtree(old)
@@ -103,7 +108,7 @@ def copy(
         shutil.copytree(folder, part, symlinks=True, dirs_exist_ok=True)
     seconds = time.monotonic() - began
     part.rename(final)
-    mark.write_text(told["stamp"])
+    mark.write_text(f"{folder}\n{told['stamp']}")
     speed = f"{megabytes:.1f} MB to {final} in {seconds:.1f} s, {megabytes / max(seconds, 1e-3):.1f} MB/s"
     return answer | {
         "changed": True,

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The package sources that driver and toolkit come from.
+# Driver and toolkit, from package sources that are added where they are missing.
 # shellcheck disable=SC1091 # it is on the machine
 . /etc/os-release
 case $HVD_REPOSITORY in
@@ -26,3 +26,6 @@ if [ ! -s "$key" ]; then
 fi
 put /etc/apt/sources.list.d/hvdctl-nvidia.list 644 \
     "deb [signed-by=$key] $HVD_REPOSITORY/stable/deb/$(dpkg --print-architecture) /" || true
+
+# shellcheck disable=SC2086 # a list of words
+add_packages $HVD_PACKAGES

@@ -1,0 +1,80 @@
+"""What the scripts of the share do to a machine."""
+
+from __future__ import annotations
+
+import pytest
+from scripted import STALE, Machine
+
+SOURCE = {"SOURCE": "192.0.2.1:/srv/hvdctl/demo", "ADDRESS": "192.0.2.2", "WAIT": "5"}
+
+
+def test_only_the_clusters_own_container_waits_for_the_share(machine: Machine) -> None:
+    first = machine.run("nfs", "mount.sh", **SOURCE)
+    assert "mounted from 192.0.2.1" in first.stdout, first.stderr
+    units = machine.root / "etc" / "systemd" / "system"
+    assert "docker" not in "".join(file.read_text() for file in units.glob("*.*"))
+    assert not (units / "docker.service.d").exists()
+    assert machine.run("nfs", "mount.sh", **SOURCE).stdout == ""
+
+
+def test_a_mount_of_a_head_that_is_gone_is_mounted_again(machine: Machine) -> None:
+    machine.run("nfs", "mount.sh", **SOURCE)
+    machine.command("stat", STALE)
+    machine.forget()
+    again = machine.run("nfs", "mount.sh", **SOURCE)
+    assert again.returncode == 0, again.stderr
+    assert [call for call in machine.calls if call.endswith(" shared.mount") and "is-" not in call] == [
+        "systemctl stop shared.mount",
+        "systemctl start shared.mount",
+    ]
+    assert "mounted from" in again.stdout
+
+
+def test_a_share_that_does_not_answer_is_given_up_after_a_while(machine: Machine) -> None:
+    machine.command("stat", "/bin/sleep 30")
+    machine.command("timeout", 'shift 3; exec /usr/bin/timeout -s KILL 0.2 "$@"')
+    assert machine.shell("alive /shared && echo alive || echo dead").stdout.split()[-1] == "dead"
+    machine.command("stat", 'exec /usr/bin/stat "$@"')
+    assert machine.shell("alive /shared && echo alive || echo dead").stdout == "alive\n"
+
+
+def test_the_undo_leaves_a_mount_of_anothers_making(machine: Machine) -> None:
+    machine.write("proc/mounts", "nas:/data /shared nfs4 rw 0 0\n")
+    machine.write("etc/systemd/system/shared.mount", "[Mount]\nWhat=nas:/data\n")
+    assert machine.run("nfs", "unmount.sh").stdout == ""
+    assert machine.has("etc/systemd/system/shared.mount")
+    assert machine.calls == []
+
+
+def test_a_folder_that_was_lost_is_exported_again(machine: Machine) -> None:
+    machine.write("active-nfs-server.service", "")
+    machine.run("nfs", "serve.sh", CLIENTS="192.0.2.2")
+    (machine.root / "srv" / "hvdctl" / "demo").rmdir()
+    machine.forget()
+    done = machine.run("nfs", "serve.sh", CLIENTS="192.0.2.2")
+    assert "srv/hvdctl/demo" in done.stdout
+    assert "exportfs -ra" in machine.calls
+    machine.forget()
+    assert machine.run("nfs", "serve.sh", CLIENTS="192.0.2.2").stdout == ""
+    assert "exportfs -ra" not in machine.calls
+
+
+@pytest.mark.parametrize("keep", ["", "yes"])
+def test_every_machine_that_served_the_share_stops_it(machine: Machine, keep: str) -> None:
+    assert machine.run("nfs", "unserve.sh", KEEP=keep).stdout == "", "a worker has nothing of it"
+    machine.write("etc/exports.d/hvdctl-demo.exports", "x")
+    machine.write("srv/hvdctl/demo/checkpoint", "x")
+    done = machine.run("nfs", "unserve.sh", KEEP=keep)
+    assert done.returncode == 0, done.stderr
+    assert "exportfs -ra" in machine.calls
+    assert not machine.has("etc/exports.d/hvdctl-demo.exports")
+    assert machine.has("srv/hvdctl/demo/checkpoint") == bool(keep)
+
+
+def test_data_under_a_mount_is_not_removed(machine: Machine) -> None:
+    machine.write("srv/hvdctl/demo/checkpoint", "x")
+    machine.write("proc/mounts", f"/dev/vda {machine.root}/shared ext4 rw 0 0\n")
+    done = machine.run("nfs", "unserve.sh", KEEP="")
+    assert done.returncode == 1
+    assert "is left as it is" in done.stderr
+    assert machine.has("srv/hvdctl/demo/checkpoint")
