@@ -45,6 +45,6 @@ resource "hvd_virtual_machine" "node" {
   })
   lifecycle {
     # A machine has the image that its disk is based on: another one would cost what is on the disk.
-    ignore_changes = [image]
+    ignore_changes = [image, user_data]
   }
 }

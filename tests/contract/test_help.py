@@ -51,6 +51,13 @@ def test_help_says_what_and_shows_an_example(path: tuple[str, ...], command: Any
     assert any(tuple(shlex.split(call)[1 : 1 + len(path)]) == path for call in called)
 
 
+@pytest.mark.parametrize("group", ["image", "report"])
+def test_a_group_shows_an_example_too(group: str) -> None:
+    example = re.search(r"Example: `hvdctl (.+?)`", typer.main.get_command(app).commands[group].help)  # type: ignore[attr-defined]
+    assert example
+    assert tuple(example[1].split()[:2]) in KNOWN
+
+
 @each
 def test_every_option_is_described(path: tuple[str, ...], command: Any) -> None:
     for parameter in command.params:

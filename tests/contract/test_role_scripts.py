@@ -157,9 +157,10 @@ def test_another_that_installs_packages_is_waited_for(machine: Machine) -> None:
 def test_limits_that_root_cannot_raise_are_left_out(machine: Machine, can: bool) -> None:
     machine.write("etc/security/limits.d/hvdctl.conf", "of an earlier run")
     machine.command("prlimit", "exit 0" if can else "exit 1")
-    done = machine.run("base", "apply.sh", PACKAGES="sh=dash", HOSTS="192.0.2.1 node0")
+    done = machine.run("base", "apply.sh", OWNER="d1", PACKAGES="sh=dash", HOSTS="192.0.2.1 node0")
     assert done.returncode == 0, done.stderr
     assert machine.has("etc/security/limits.d/hvdctl.conf") == can
+    assert (machine.root / "etc/hvdctl/demo/owner").read_text() == "d1\n"
     assert ("limits stay as they are" in done.stdout) != can
 
 
@@ -219,6 +220,56 @@ def test_no_firewall_without_the_port_of_ssh(machine: Machine, port: str) -> Non
 
     machine.run("firewall", "apply.sh", SSH_PORT="2022", PORTS="80, 443", MACHINES="192.0.2.1")
     assert "tcp dport { 2022, 80, 443 } accept" in (machine.root / "etc/hvdctl/demo/nftables.conf").read_text()
+
+
+# The GPUs.
+
+GPU_DOCKER = """
+case $1 in
+    info) cat "$ROOT/runtimes" ;;
+    ps) cat "$ROOT/running" ;;
+esac
+"""
+KNOWN = '{"nvidia":{"path":"nvidia-container-runtime"},"runc":{"path":"runc"}}'
+
+
+@pytest.fixture
+def gpu(machine: Machine) -> Machine:
+    """A machine with driver and toolkit, of which its engine does not know yet."""
+    machine.command("docker", GPU_DOCKER)
+    for name in ("nvidia-smi", "nvidia-ctk", "modprobe"):
+        machine.command(name)
+    machine.write("runtimes", '{"runc":{"path":"runc"}}')
+    machine.write("running", "hvdctl-demo\n")
+    return machine
+
+
+def test_the_engine_is_restarted_for_the_gpus(gpu: Machine) -> None:
+    assert "missing: runtime" in gpu.run("nvidia", "look.sh").stdout
+    done = gpu.run("nvidia", "runtime.sh")
+    assert done.stdout == "changed: Docker knows the NVIDIA runtime\n", done.stderr
+    wanted = ["nvidia-ctk runtime configure --runtime=docker", "systemctl restart docker.service"]
+    assert [call for call in gpu.calls if call in wanted] == wanted
+
+    gpu.write("runtimes", KNOWN)
+    assert "missing:" not in gpu.run("nvidia", "look.sh").stdout
+    gpu.forget()
+    assert gpu.run("nvidia", "runtime.sh").stdout == ""
+    assert not set(wanted) & set(gpu.calls)
+
+
+def test_an_engine_with_containers_of_others_is_left_as_it_is(gpu: Machine) -> None:
+    gpu.write("running", "hvdctl-demo\nshop\n")
+    for _ in range(2):
+        done = gpu.run("nvidia", "runtime.sh")
+        assert done.returncode == 1
+        assert "would end the containers shop" in done.stderr
+        assert not [call for call in gpu.calls if call.startswith(("nvidia-ctk", "systemctl"))]
+
+    # Told of the runtime and not restarted, it still does not know it.
+    gpu.write("etc/docker/daemon.json", KNOWN)
+    assert "missing: runtime" in gpu.run("nvidia", "look.sh").stdout
+    assert gpu.run("nvidia", "runtime.sh").returncode == 1
 
 
 # What preflight looks for.

@@ -349,6 +349,10 @@ def test_a_manifest_and_an_inventory_lead_to_the_same_cluster(pair: Machines, la
             for index, (name, port) in enumerate(ports.items())
         )
     )
+    stranger = Lab(lab.cwd / "home of another", name=lab.name, cwd=lab.cwd)
+    assert "is part of another cluster" in stranger("up", "--file", "wall.yml", code=1).err
+    assert lab("status", "--json").data["state"] == "up"
+
     lab_import(lab, facts, "lab.ini", "ini.yml")
     assert not lab("up", "--file", "ini.yml", "--json").data["configured"], "they are the same machines"
 

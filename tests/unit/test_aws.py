@@ -118,7 +118,7 @@ def test_admitted_addresses_have_one_form(given: object, taken: list[str]) -> No
         ({"admit": 7}, "options.admit: 7 is not valid"),
         ({"ttl": "8 hours"}, "options.ttl: '8 hours' is not a time to live; write 30m, 8h, 2d or none"),
         ({"ttl": "0h"}, "options.ttl: '0h' is not a time to live"),
-        ({"disk": "4g"}, "options.disk: a disk of 4g holds no machine; write 8g or more"),
+        ({"disk": "4g"}, "options.disk: '4g' is not a disk size; write 8g or more, such as 40g"),
         ({"regoin": "x"}, "unknown key 'options.regoin'; did you mean 'region'?"),
         ({"spot": "yes"}, "options.spot: 'yes' is not valid"),
     ],
@@ -186,7 +186,7 @@ def test_without_boto3_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(awserrors, "installed", lambda: False)
     with pytest.raises(ToolMissing, match="boto3") as refused:
         aws.preflight(spec(**ADMIT))
-    assert refused.value.hint == "pip install 'hvdctl[aws]'"
+    assert refused.value.hint == "in a clone: pip install '.[aws]'"
 
 
 def test_no_credentials_and_no_profile_are_told() -> None:

@@ -112,3 +112,10 @@ def test_the_command_gives_json_and_an_exit_code(hvdctl: Hvdctl) -> None:
     assert (result.code, told["ok"]) == (1, False)
     assert {"name", "state", "detail", "hint"} == set(told["checks"][0])
     assert "✗ engine" in hvdctl("check").out
+
+
+def test_the_command_takes_options_of_the_provider(hvdctl: Hvdctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Spec] = []
+    monkeypatch.setattr(checks, "run", lambda spec: asked.append(spec) or [])
+    assert hvdctl("check", "--provider", "aws", "--option", "admit=203.0.113.7").code == 0
+    assert [(spec.provider, spec.options) for spec in asked] == [("aws", {"admit": "203.0.113.7"})]

@@ -84,6 +84,24 @@ def test_a_bad_file(hvdctl: Hvdctl, text: str, told: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (["--net", "fast"], "in --net"),
+        (["--option", "firewal=false"], "in --option firewal; docs/providers.md"),
+        (["--name", "My Cluster"], "in --name"),
+    ],
+)
+@pytest.mark.usefixtures("nothing_made")
+def test_a_bad_flag_beside_a_good_file(hvdctl: Hvdctl, words: list[str], place: str) -> None:
+    Path("hvdctl.yml").write_text("provider: vm\noptions: {internet: false}\n")
+    result = hvdctl("up", *words)
+    assert result.code == 2
+    assert place in result.err
+    assert "hvdctl.yml" not in result.err
+    assert "hvdctl init" not in result.err
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ["status"],

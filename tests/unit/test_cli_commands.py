@@ -140,6 +140,15 @@ def test_fewer_nodes_are_asked_for_before_they_go(
     assert cluster.spec().nodes == 2
 
 
+def test_list_says_how_a_cluster_goes_that_is_not_known_here(
+    hvdctl: Hvdctl, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hvdctl.sites.local.clusters", lambda: ["orphan"])
+    result = hvdctl("list")
+    assert "unknown here" in result.out
+    assert "`hvdctl down --name orphan --force` removes it" in result.err
+
+
 def test_list_and_status_of_nothing(hvdctl: Hvdctl, engine: FakeEngine) -> None:
     assert "no clusters" in hvdctl("list").out
     assert json.loads(hvdctl("list", "--json").out) == []

@@ -96,7 +96,8 @@ def test_to_stdout_and_as_json(hvdctl: Hvdctl, tmp_path: Path) -> None:
     assert {host["user"] for host in spec["options"]["hosts"]} == {"me"}
     assert not Path("hvdctl.yml").exists()
     data = json.loads(hvdctl(*words, "--json").out)
-    assert data == {"file": None, "spec": spec, "notes": [], "fingerprints": {}}
+    note = "host keys of 3 hosts are not known here: add --scan, or log in to each once with ssh"
+    assert data == {"file": None, "spec": spec, "notes": [note], "fingerprints": {}}
 
 
 def test_in_a_job_its_hosts_are_taken(hvdctl: Hvdctl, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +150,26 @@ def test_notes_go_to_stderr(hvdctl: Hvdctl) -> None:
     assert yaml.safe_load(result.out)["nodes"] == 2
 
 
+def test_the_login_key_is_the_private_one_by_its_whole_path(hvdctl: Hvdctl, tmp_path: Path) -> None:
+    for name in ("k", "k.pub"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "below").mkdir()
+    words = ("import", "n1,n2", "-o", "-", "--key")
+    assert yaml.safe_load(hvdctl(*words, f"{tmp_path}/below/../k").out)["options"]["key"] == str(tmp_path / "k")
+    refused = hvdctl(*words, str(tmp_path / "k.pub"))
+    assert refused.code == 2
+    assert f"k.pub' is the public key; name the private one, {tmp_path}/k\n" in refused.err
+
+
 # Host keys.
+
+
+def test_hosts_without_a_known_key_are_told(hvdctl: Hvdctl, home: Path, tmp_path: Path) -> None:
+    told = "note: host keys of {} are not known here: add --scan --force, or log in to each once with ssh"
+    assert told.format("2 hosts") in hvdctl("import", "n1,n2").err.splitlines()
+    (home / ".ssh" / "known_hosts").write_text(f"n1 {keys.ensure(tmp_path / 'one').public}\n")
+    assert told.format("1 host") in hvdctl("import", "n1,n2", "--force").err.splitlines()
+    assert "note" not in hvdctl("import", "n1,", "--force").err
 
 
 def test_scan_writes_keys_and_shows_their_fingerprints(
@@ -170,6 +190,7 @@ def test_scan_writes_keys_and_shows_their_fingerprints(
         ]
         assert line == f"{name}: ssh-ed25519 {print_}"
     assert told[-1].startswith("Compare these with")
+    assert "not known" not in result.err
 
 
 def test_scan_goes_through_jump_hosts_that_are_known(
@@ -195,7 +216,19 @@ def test_a_host_that_shows_no_key_is_named_and_nothing_is_written(hvdctl: Hvdctl
     assert "no host key from me@n2 (" in result.err
     assert "me@n3 via gate (" in result.err
     assert "me@n1" not in result.err
+    assert "the host key of gate on the way is not known here: log in to it once with ssh" in result.err
     assert not Path("hvdctl.yml").exists()
+
+
+def test_of_several_jump_hosts_those_that_are_not_known_are_named(
+    hvdctl: Hvdctl, home: Path, shown: Callable[[str], str], tmp_path: Path
+) -> None:
+    key = keys.ensure(tmp_path / "gate").public
+    (home / ".ssh" / "known_hosts").write_text(f"[gate]:2200 {key}\n")
+    result = hvdctl("import", "n1,", "--scan", "--proxy", "me@gate:2200,me@[2001:db8::1]:99999,10.0.0.300")
+    assert "the host key of [2001:db8::1]:99999, 10.0.0.300 on the way is not known here" in result.err
+    (home / ".ssh" / "known_hosts").write_text(f"gate {key}\n")
+    assert "see that these are up" in hvdctl("import", "n1,", "--scan", "--proxy", "gate").err
 
 
 def test_a_key_that_is_not_the_known_one_is_refused(
@@ -205,8 +238,6 @@ def test_a_key_that_is_not_the_known_one_is_refused(
     old = keys.ensure(tmp_path / "keys" / "old").public
     (home / ".ssh" / "known_hosts").write_text(f"n1 {old}\n")
     result = hvdctl("import", "me@n1,", "--scan")
-    assert result.code == 2, "and so is a name that is missing"
-    result = hvdctl("import", "me@n[1]", "--scan")
     assert result.code == 2
     assert f"me@n1 shows another host key than your known_hosts has: {fingerprint(key)}" in result.err
     assert not Path("hvdctl.yml").exists()

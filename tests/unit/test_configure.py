@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import yaml
 from hvdctl import configure, inventory
 from hvdctl.cluster import Cluster, write
 from hvdctl.errors import PhaseError
+from support import runs, started_with, wait_for
 
 needs_python = pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="the nodes' interpreter")
 
@@ -90,8 +95,40 @@ def test_a_node_that_fails_is_named_with_its_reason_and_the_log(
 @needs_python
 def test_a_node_that_can_not_be_reached_is_named(cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]) -> None:
     (fake_nodes / "down").write_text("node1\n")
-    with pytest.raises(PhaseError, match=r"node1 can't be reached.*; unfinished because of that: node0$"):
+    with pytest.raises(PhaseError, match=r"node1 can't be reached.*; unfinished because of that: node0$") as failed:
         configure.play(cluster, "site.yml", ready, lambda _: None)
+    assert failed.value.hosts == {"node1"}
+
+
+@needs_python
+def test_a_login_that_a_crowded_server_cuts_is_tried_again(
+    cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]
+) -> None:
+    (fake_nodes / "cut.node1").touch()
+    assert configure.play(cluster, "up.yml", ready, lambda _: None) == 2
+    assert not (fake_nodes / "cut.node1").exists()
+
+
+@needs_python
+def test_ctrl_c_ends_what_ansible_has_at_work(
+    cluster: Cluster, fake_nodes: Path, ready: dict[str, Any], tmp_path: Path, on_path: Callable[[Path], None]
+) -> None:
+    agent = tmp_path / "hangs" / "hvd-agent"
+    agent.parent.mkdir()
+    agent.write_text(f"#!/bin/sh\necho $$ >>{tmp_path}/at-work\nexec sleep 60\n")
+    agent.chmod(0o755)
+    on_path(agent.parent)
+    at_work = tmp_path / "at-work"
+
+    def press() -> None:
+        wait_for(lambda: at_work.exists() and len(at_work.read_text().split()) == 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        configure.play(cluster, "site.yml", ready, lambda _: None)
+    assert not any(runs(int(pid)) for pid in at_work.read_text().split())
+    assert not started_with(f"FAKE_NODES={fake_nodes}")
 
 
 @needs_python

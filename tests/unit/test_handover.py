@@ -114,7 +114,9 @@ def test_a_dead_machine_that_leaves_keeps_nobody_from_going_on(
 
 def test_a_plan_names_the_machines_that_come_and_go(stands: Cluster, lab: Callable[..., Spec]) -> None:
     assert handover.changes(stands, lab(0, 1, 3)) == {"configure": ["h3.lab:22"], "undo": ["h2.lab:22"]}
-    stands.forget("configure")
+    stands.forget("configure")  # as a failed `up` leaves it
+    assert handover.changes(stands, lab(0, 1)) == {"undo": ["h2.lab:22"]}
+    stands.inventory.unlink()
     assert handover.changes(stands, lab(0)) == {"configure": ["h0.lab:22"]}
 
 
@@ -184,7 +186,30 @@ def test_machines_that_were_not_cleared_are_told_in_the_end(
     assert report.data()["not_given_back"] == ["ada@h1.lab:22: dead"]
 
 
-def test_marks_of_two_machines_are_apart(stands: Cluster) -> None:
-    one, other = stands.nodes()[:2]
-    assert not handover._same(one, other)
-    assert handover._same(one, replace(other, id=one.id))
+def test_machines_that_were_cloned_are_two(stands: Cluster, lab: Callable[..., Spec], plays: Plays) -> None:
+    one, other, third = stands.nodes()
+    stands.store_nodes([one, replace(other, id=f"static/x/{static.host_key_mark(one)}"), third])
+    handover.release(stands, nodes(lab(0, 2)), Silent())
+    assert [limit for _, _, limit in plays.done] == [("node1.machine",)]
+
+
+def test_another_experiment_with_the_same_private_addresses_is_another(
+    stands: Cluster, lab: Callable[..., Spec], plays: Plays
+) -> None:
+    moved = {f"h{new}": {"private_address": f"10.9.0.{old}"} for old, new in enumerate((5, 6, 7))}
+    again = lab(5, 6, 7, **moved)
+    with pytest.raises(UsageError, match=r"is on ada@h0\.lab:22, and ada@h5\.lab:22 would be the head"):
+        handover.check_head(stands, again)
+    handover.release(stands, nodes(again), Silent())
+    assert [limit for _, _, limit in plays.done] == [("node0.machine", "node1.machine", "node2.machine")]
+
+
+def test_only_those_that_could_not_be_cleared_are_named(
+    stands: Cluster, lab: Callable[..., Spec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(*_: Any, **__: Any) -> int:
+        raise PhaseError("configuration failed: node2.machine is dead", hosts=frozenset({"node2.machine"}))
+
+    monkeypatch.setattr(configure, "play", play)
+    (told,) = handover.release(stands, nodes(lab(0)), Silent())
+    assert told.startswith("ada@h2.lab:22: ")

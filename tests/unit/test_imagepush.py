@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
 import os
+import subprocess
+import sys
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hvdctl import engine, imagepush, relay
+from hvdctl import engine, imagepush, process, relay, ssh
 from hvdctl.errors import HvdctlError
+from support import runs, wait_for
 
 IMAGE = "hvdctl/horovod:1"
 BOTTOM, TOP = b"bottom" * 50_000, b"top layer"
@@ -44,7 +49,7 @@ class Line:
     """Machines, each a folder: `has.json` is what its engine has, `loaded.tar` what was loaded there.
 
     Empty files make them fail: `full` and `hangs` the engine, `forgets` what was loaded, `slow`, `asleep` and
-    `refuses` the ssh that a relay is started by.
+    `refuses` the ssh that a relay is started by, `crowded` the first login of it. `welcome` is what a login shell says.
     """
 
     def __init__(self, root: Path) -> None:
@@ -103,7 +108,10 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Line:
         "#!/bin/sh\n"
         'while [ "$1" != -- ]; do name=$1; shift; done\n'
         f'shift; cd {made.root}/"$name" || exit 255\n'
+        "cat welcome 2>/dev/null\n"
         'case "$1" in *python3*)\n'
+        "    echo $$ >>pids; [ ! -e crowded ] || {\n"
+        '        rm crowded; echo "kex_exchange_identification: Connection closed by remote host" >&2; exit 255; }\n'
         '    [ ! -e refuses ] || { echo "Permission denied" >&2; exit 255; }\n'
         "    [ ! -e asleep ] || exec sleep 5\n"
         '    [ ! -e slow ] || { sh -c "$1"; code=$?; sleep 1; exit $code; }\n'
@@ -185,6 +193,46 @@ def test_a_long_line_is_logged_in_to_by_and_by(line: Line, monkeypatch: pytest.M
     monkeypatch.setattr(imagepush, "_AT_ONCE", 2)
     names = [line.machine(f"m{index}") for index in range(5)]
     assert line.push(*names).machines == names
+
+
+@pytest.mark.parametrize("which", ["a", "b"])
+def test_a_login_that_a_crowded_server_cuts_is_tried_again(
+    line: Line, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    monkeypatch.setattr(ssh, "PAUSES", (0.02,))
+    names = [line.machine(name, fails="crowded" if name == which else "") for name in ("a", "b", "c")]
+    assert line.push(*names).machines == names
+    assert [len((line.root / name / "pids").read_text().split()) for name in names] == [
+        2 if name == which else 1 for name in names
+    ]
+
+
+def test_a_server_that_always_cuts_is_named(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh, "PAUSES", ())
+    with pytest.raises(HvdctlError, match="a can't take an image: a: kex_exchange_identification"):
+        line.push(line.machine("a", fails="crowded"))
+
+
+def test_few_are_logged_in_to_before_the_first_has_its_port(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imagepush, "_LOGIN", 1)
+    names = [line.machine(f"m{index}", fails="asleep") for index in range(12)]
+    with pytest.raises(HvdctlError, match="no answer within 1 s"):
+        line.push(*names)
+    assert len([name for name in names if (line.root / name / "pids").exists()]) <= 8
+
+
+def test_a_login_shell_may_say_something(line: Line) -> None:
+    name = line.machine("a")
+    (line.root / name / "welcome").write_text("Welcome to [a]\n")
+    assert line.push(name).machines == [name]
+    assert line.push(name).machines == []
+
+
+def test_a_machine_that_gives_no_list_of_images_is_named(line: Line) -> None:
+    name = line.machine("a")
+    (line.root / name / "has.json").write_text("Usage: docker [OPTIONS]\n")
+    with pytest.raises(HvdctlError, match=r"a: its Docker engine gave no list of its images, but: Usage: docker"):
+        line.push(name)
 
 
 def test_the_machine_that_fails_is_named_with_its_word(line: Line) -> None:
@@ -280,6 +328,21 @@ def test_an_archive_that_was_not_finished_is_not_kept(line: Line, tmp_path: Path
     assert line.push(name).machines == [name]
 
 
+def test_layers_are_kept_beside_the_archives_and_a_full_disk_is_named(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "cache" / "push"
+
+    def full(dir: Path) -> None:
+        assert dir == folder
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    name = line.machine("a", BOTTOM)
+    assert imagepush.main(["config", IMAGE, f"{name}=127.0.0.1"]) == 1
+    assert capsys.readouterr().err == f"No space left on device: {folder}\n"
+
+
 def test_an_image_that_did_not_arrive_is_no_success(line: Line) -> None:
     name = line.machine("a")
     (line.root / name / "forgets").touch()
@@ -298,3 +361,23 @@ def test_as_a_program_it_answers_with_json(line: Line, capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["pushed"] == ["a"]
     assert imagepush.main(["config", IMAGE, "gone=127.0.0.1"]) == 1
     assert "gone" in capsys.readouterr().err
+
+
+PUSHES = """
+import sys
+from pathlib import Path
+from hvdctl import imagepush
+imagepush._Chain(Path("config"), ["a", "b"], {"a": "127.0.0.1", "b": "127.0.0.1"}).start()
+"""
+
+
+@pytest.mark.skipif(not process.shutil.which("setpriv"), reason="setpriv ties children to their parent")
+def test_a_push_that_is_terminated_leaves_no_login(line: Line) -> None:
+    logins = [line.root / line.machine(name, fails="asleep") / "pids" for name in ("a", "b")]
+    pushing = subprocess.Popen([sys.executable, "-c", PUSHES])
+    wait_for(lambda: all(file.exists() and file.read_text().strip() for file in logins))
+    pids = [int(file.read_text()) for file in logins]
+    assert all(runs(pid) for pid in pids)
+    pushing.terminate()
+    pushing.wait()
+    wait_for(lambda: not any(runs(pid) for pid in pids), seconds=3)

@@ -179,6 +179,14 @@ def test_the_login_of_the_named_user_is_taken(file: Any) -> None:
     assert refused.hint == "choose --user among: jdoe, asmith", "and not the jump host's"
 
 
+def test_whose_logins_are_taken_is_told_where_there_are_others(file: Any) -> None:
+    (note,) = importers.read([str(SAMPLES / "virtual-wall.rspec")]).notes
+    assert note == "the logins of jdoe are taken; --user could choose asmith"
+    assert importers.read([str(SAMPLES / "virtual-wall.rspec")], user="asmith").notes == []
+    text = manifest(node("a", "me@a", "eve@a"), node("b", "you@b"))
+    assert importers.read([str(file("m.xml", text))]).notes[0] == "the logins of me, you are taken"
+
+
 def test_all_nodes_get_the_user_of_the_first_where_they_have_it(file: Any) -> None:
     text = manifest(node("a", "me@a", "you@a"), node("b", "you@b", "me@b"), node("c", "you@c"))
     assert [host["user"] for host in imported(file("m.xml", text))["options"]["hosts"]] == ["me", "me", "you"]
@@ -244,6 +252,24 @@ def test_a_link_between_testbeds_is_seen_whole(file: Any) -> None:
         ("b", "10.0.0.2"),
     ]
     assert given["net"] == "1g"
+
+
+def test_notes_on_several_manifests_name_the_file(file: Any) -> None:
+    pair = [node(n, f"me@{n}", interface=nic(f"{n}:0", f"10.0.0.{i}")) for i, n in enumerate("ab", 1)]
+    slow = '<property capacity="1000000"/><property capacity="10000" latency="5"/></link>'
+    links = link("lan", "a:0", "b:0").replace("</link>", slow)
+    one, two = file("one.rspec", manifest(*pair, links=links)), file("two.rspec", manifest(node("n", "me@n")))
+    notes = importers.read([str(one), str(two)]).notes
+    assert notes[0] == f"n ({two}) is not on link lan ({one}): it gets the address of its login"
+    assert notes[1] == f"net is left out: link lan ({one}) has different capacities"
+    assert f"on link lan ({one})" in notes[2]
+
+
+def test_a_rate_that_can_not_be_used_names_file_link_and_way_out(file: Any) -> None:
+    pair = [node(n, f"me@{n}", interface=nic(f"{n}:0", f"10.0.0.{i}")) for i, n in enumerate("ab", 1)]
+    refused = refusal(file("m.rspec", manifest(*pair, links=link("lan", "a:0", "b:0", capacity="64"))))
+    assert re.search(r"m\.rspec: the capacity of link lan: '64k' is not a link rate", refused.message)
+    assert "take `capacity` out of the link" in refused.hint
 
 
 def test_a_host_in_two_manifests_is_refused(file: Any) -> None:
@@ -388,6 +414,13 @@ def test_a_group_that_is_not_there_is_refused(file: Any) -> None:
     assert "only an Ansible inventory has groups" in refusal(SAMPLES / "pbs_nodefile", group="gpu").message
 
 
+def test_where_login_keys_differ_a_group_can_be_chosen(file: Any) -> None:
+    hint = "a cluster has one: choose a group by --group (gpu, storage), or give it with --key"
+    assert refusal(SAMPLES / "lab.ini").hint == hint
+    mixed = file("x.ini", "[gpu]\na ansible_ssh_private_key_file=/k\nb\n")
+    assert refusal(mixed, group="gpu").hint == "a cluster has one: give it with --key"
+
+
 def test_the_named_key_settles_which_one(file: Any) -> None:
     inventory = file("x.ini", "[gpu]\na ansible_ssh_private_key_file=/k\nb\n")
     assert importers.read([str(inventory)], key="/other").key == "/other"
@@ -458,7 +491,9 @@ def test_brackets_multiply(seed: int) -> None:
         ("n1-2],x", "the brackets in 'n1-2]' don't match"),
         ("n[1-[2-3]]", "the brackets in"),
         ("a,,b", "a name is missing beside a comma in 'a,,b'"),
-        ("a,", "a name is missing beside a comma"),
+        ("a,b,", "a name is missing beside a comma"),
+        ("n1:4,n2:4", "'n1:4' could have 4 slots, as in a machinefile of MPICH, or be at port 4"),
+        ("10.0.0.300,n1", "'10.0.0.300' is not the name or address of a host"),
         ("n[0-99999999]", "[0-99999999] stands for more than 512 hosts"),
         ("n[1-500][1-500][1-500]", "more than 512 hosts"),
         ("a@b@c,d", "'a@b@c' is not a host"),
@@ -496,6 +531,24 @@ def test_a_bad_list_is_refused_by_line(file: Any, text: str | bytes, told: str) 
     assert told in refusal(file("hosts", text)).message
 
 
+def test_a_number_behind_a_name_is_a_port_or_refused(file: Any) -> None:
+    """MPICH's machinefiles have slots there."""
+    refused = refusal(file("hosts", "n1\nn2:16\n"))
+    assert "hosts, line 2: 'n2:16' could have 16 slots" in refused.message
+    assert refused.hint == "write `n2 slots=16`, or with a login me@n2:16 for the port"
+    taken = imported(file("hosts", "n1:22\nn2:2222\nme@n3:222\n2001:db8::7\n"))["options"]["hosts"]
+    assert [host.get("port") for host in taken] == [None, 2222, 222, None]
+
+
+def test_a_single_host_has_a_comma() -> None:
+    assert imported("me@n01,")["options"]["hosts"] == [{"address": "n01", "user": "me"}]
+    refused = refusal("n01")
+    assert refused.message == "there is no file n01"
+    assert refused.hint.endswith("a single host needs a file, or a comma: `hvdctl import n01,`")
+    assert "comma" not in refusal("gone.rspec").hint
+    assert "empty name" in refusal("").message
+
+
 def test_a_job_tells_its_hosts() -> None:
     job = importers.from_job({"SLURM_JOB_NODELIST": "gpu[1-2]", "SLURM_TASKS_PER_NODE": "8(x2)"}, user="me")
     assert job.hosts == [{"address": "gpu1", "user": "me"}, {"address": "gpu2", "user": "me"}]
@@ -519,3 +572,22 @@ def test_files_of_several_kinds_are_put_together(file: Any) -> None:
     assert [host["address"] for host in given["options"]["hosts"]] == ["a", "n1"]
     refused = refusal(file("two", "n1\nn1\n"), file("four", "n2 slots=4\n"))
     assert "the files have different slots: 2 and 4" in refused.message
+
+
+def test_what_one_file_says_is_not_spread_to_the_hosts_of_another(file: Any) -> None:
+    pair = [node(n, f"me@{n}", interface=nic(f"{n}:0", f"10.0.0.{i}")) for i, n in enumerate("ab", 1)]
+    wall = file("m.rspec", manifest(*pair, links=link("lan", "a:0", "b:0", capacity="1000000")))
+    listed = file("hosts", "n1 slots=4\n")
+    found = importers.read([str(listed), str(wall)])
+    assert (found.slots, found.rate) == (None, None)
+    assert found.notes == [
+        f"slots is left out, as it would be that of all nodes: {listed} has 4, {wall} none",
+        f"net is left out, as it would be that of all nodes: {wall} has 1g, {listed} none",
+    ]
+
+
+def test_a_login_key_for_the_hosts_of_other_files_is_told(file: Any) -> None:
+    inventory, listed = file("x.ini", "a ansible_ssh_private_key_file=/k\n"), file("hosts", "n1\n")
+    found = importers.read([str(inventory), str(listed)])
+    assert (found.key, found.notes) == ("/k", [f"the login key /k is used for the hosts of {listed} too"])
+    assert importers.read([str(inventory), str(listed)], key="/mine").notes == []

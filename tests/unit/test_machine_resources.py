@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ class Machine:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "run"))
     return Machine(monkeypatch)
 
 
@@ -179,9 +180,7 @@ def test_a_switch_without_its_socket_is_dead(here: Machine, planned: dict[str, A
     assert len(here.switches) == 1
 
 
-@pytest.mark.parametrize(
-    "changes", [{"disk": 40 * 2**30}, {"private_address": "10.9.0.2/16"}, {"user_data": "#cloud-config\n"}]
-)
+@pytest.mark.parametrize("changes", [{"disk": 40 * 2**30}, {"private_address": "10.9.0.2/16"}])
 def test_a_disk_that_was_made_with_something_else_is_neither_taken_nor_lost(
     here: Machine, planned: dict[str, Any], changes: dict[str, Any]
 ) -> None:
@@ -207,12 +206,13 @@ def test_a_new_image_is_for_new_machines(here: Machine, planned: dict[str, Any],
     disk(planned).write_text("the user's data")
     here.running.clear()
     new = image.with_name("new image")
-    shutil.copytree(image, new)
+    shutil.copytree(image, new, ignore=shutil.ignore_patterns("claims"))
     again = caller.create(planned | {"image": str(new)})
     assert again["image"] == str(new), "Terraform gets what it planned"
     assert here.started[-1].image.folder == image, "the disk is based on the old one"
     assert disk(planned).read_text() == "the user's data"
-    assert qemu.used_images() == {image}
+    assert qemu.in_use(qemu.Image(image))
+    assert not qemu.in_use(qemu.Image(new))
     caller.create(planned | {"image": str(new), "name": "node2"})
     assert here.started[-1].image.folder == new
 
@@ -338,7 +338,7 @@ def test_a_switch_is_found_from_anywhere(
     here: Machine, switch: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Under cron and sudo the runtime folder is another one."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
     assert vm.leftovers("demo") == [f"switch {switch['socket']}"]
     assert Caller(HvdSwitch(HvdProvider())).read(switch) == switch
     vm.sweep("demo", keep_data=False, step=Silent())
@@ -415,7 +415,14 @@ def test_machines_that_run_may_grow_by_what_is_free(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"disk": "5g"}, "options.disk: a machine's disk has 20g or more"),
+        ({"disk": "5g"}, "options.disk: '5g' is not a disk size; write 20g or more, such as 40g"),
+        ({"disk": "lots"}, "options.disk: 'lots' is not a disk size; write 20g or more, such as 40g"),
+        ({"disk": "none"}, "options.disk: 'none' is not a disk size; write 20g or more, such as 40g"),
+        ({"disk": 7}, "options.disk: 7 is not a disk size"),
+        (
+            {"subnet": "10.87.0.0"},
+            "options.subnet: '10.87.0.0' has no prefix length; write a range such as 10.87.0.0/16",
+        ),
         ({"subnet": "10.0.2.0/24"}, "options.subnet: '10.0.2.0/24' is not a free range"),
         ({"subnet": "here"}, "options.subnet: 'here' is not a free range"),
         ({"delay": "2 minutes"}, "options.delay: '2 minutes' is not a delay; write 500us, 2ms, 1s or none"),

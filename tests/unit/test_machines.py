@@ -40,6 +40,7 @@ def test_the_roles_get_what_the_spec_and_the_provider_say(known: Cluster, monkey
     assert told["net_delay"] == "2ms"
     assert told["firewall_enabled"] is True
     assert told["nfs_share"] == "auto"
+    assert told["base_owner"] == known.owner() != ""
     assert told["horovod_push_command"][-2:] == ["node0.machine=10.99.0.2", "node1.machine=10.99.0.3"]
     assert "PRIVATE" not in str(told), "paths of keys, not keys"
 
@@ -143,13 +144,39 @@ def test_others_that_are_refused_a_moment_later_are_named_too(known: Cluster, mo
     assert failed.value.message.count("shows another host key than the known one") == 2
 
 
-def test_what_the_site_refuses_to_tell_is_told(known: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str) -> dict[str, str]:
-        raise HvdctlError("the credentials have ended")
+def test_a_site_that_does_not_answer_does_not_end_the_wait(known: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
 
-    Answers(monkeypatch, node0=["Connection refused"], node1=["Connection refused"])
-    with pytest.raises(HvdctlError, match="the credentials have ended"):
-        machines.wait(known, two(), Silent(), refuse)
+    def refuse(name: str) -> dict[str, str]:
+        looks.append(name)
+        raise HvdctlError("too many requests")
+
+    Answers(monkeypatch, node0=["Connection refused"] * 3 + [""], node1=[""])
+    machines.wait(known, two(), Silent(), refuse)
+    assert len(looks) >= 2, "it is asked again at the next look"
+
+
+def test_the_site_is_asked_once_for_all(known: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def observe(name: str) -> dict[str, str]:
+        looks.append(name)
+        time.sleep(0.5)
+        return {"node0": "running", "node1": "running"}
+
+    asked = Answers(monkeypatch, node0=["Connection refused"] * 4 + [""], node1=["Connection refused"] * 4 + [""])
+    monkeypatch.setattr(machines, "_LOOK_EVERY", 60.0)
+    machines.wait(known, two(), Silent(), observe)
+    assert asked.tries == {"node0.machine": 5, "node1.machine": 5}
+    assert looks == ["demo"]
+
+
+def test_one_that_ends_later_is_seen_at_a_later_look(known: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    Answers(monkeypatch, node0=[""], node1=["Connection refused"])
+    monkeypatch.setattr(machines, "_LOOK_EVERY", 0.5)
+    states = iter(["running", "running"])
+    with pytest.raises(HvdctlError, match=r"node1\.machine has ended"):
+        machines.wait(known, two(), Silent(), lambda name: {"node1": next(states, "stopped")}, patience=20)
 
 
 WAITS = """

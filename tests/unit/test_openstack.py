@@ -294,7 +294,18 @@ def test_without_the_sdk_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(site, "_installed", lambda: False)
     with pytest.raises(ToolMissing, match="openstacksdk") as refused:
         site.preflight(spec(**CHOSEN))
-    assert refused.value.hint == "pip install 'hvdctl[openstack]'"
+    assert refused.value.hint == "in a clone: pip install '.[openstack]'"
+
+
+def test_without_credentials_it_says_how_to_give_them() -> None:
+    """What must be chosen is told before, as no cloud is needed to know it."""
+    with pytest.raises(UsageError, match=r"options\.flavor and options\.image must be chosen") as refused:
+        site.preflight(spec(admit="203.0.113.7"))
+    assert refused.value.hint.startswith("--option flavor=NAME --option image=NAME")
+    with pytest.raises(UsageError, match=r"^options\.image must be chosen"):
+        site.preflight(spec(**{**CHOSEN, "image": None}))
+    with pytest.raises(UsageError, match="there are no OpenStack credentials: --option cloud=NAME of a clouds"):
+        site.preflight(spec(**CHOSEN))
 
 
 def test_a_cloud_that_is_not_in_the_file_is_told() -> None:

@@ -104,6 +104,30 @@ def test_a_plan_changes_nothing_and_leaves_nothing(hvdctl: Hvdctl, engine: FakeE
     assert not Cluster("demo").folder.exists()
 
 
+def test_a_refusal_leaves_no_folder(hvdctl: Hvdctl, engine: FakeEngine) -> None:
+    for verb in ("plan", "up"):
+        refused = hvdctl(verb, "--name", "demo", "--image", "no/such:1")
+        assert (refused.code, "the engine has no image" in refused.err) == (2, True)
+        assert not Cluster("demo").folder.exists()
+
+
+def test_the_log_of_a_failed_plan_stays(hvdctl: Hvdctl, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hvdctl.sites import local
+    from hvdctl.terraform import Terraform
+
+    def fail(self: Terraform, variables: Any) -> Any:
+        self.log.write_text("the whole story")
+        raise PhaseError("terraform plan failed: no", log=self.log)
+
+    monkeypatch.setattr(Terraform, "plan", fail)
+    monkeypatch.setattr(local, "hint", lambda message: "try another")
+    failed = hvdctl("plan", "--name", "demo", "--image", IMAGE)
+    assert "→ try another" in failed.err
+    (log,) = [line.split("log: ")[1] for line in failed.err.splitlines() if "log: " in line]
+    assert Path(log).read_text() == "the whole story"
+    assert not Cluster("demo").folder.exists()
+
+
 @real
 def test_a_plan_is_no_part_of_what_stands(hvdctl: Hvdctl, site: FakeEngine) -> None:
     """A bench re-shapes links with what was last asked for, never with what was only planned."""

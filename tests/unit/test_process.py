@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,52 @@ def test_gather_counts_silence_as_a_failure() -> None:
 
 def test_gather_of_nothing() -> None:
     assert process.gather([], timeout=1) == []
+
+
+GATHERS = """
+import sys
+from hvdctl import process
+process._AT_ONCE = 2
+process.gather([["sh", "-c", f"echo $$ >>{sys.argv[1]}; exec sleep 29"]] * 3, timeout=60)
+"""
+
+
+@pytest.mark.skipif(not process.shutil.which("setpriv"), reason="setpriv ties children to their parent")
+def test_ctrl_c_leaves_a_gather_at_once_and_its_commands_end(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    asking = subprocess.Popen([sys.executable, "-c", GATHERS, str(asked)], stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: asked.exists() and len(asked.read_text().split()) == 2)
+    pressed = time.monotonic()
+    asking.send_signal(signal.SIGINT)
+    _, said = asking.communicate(timeout=60)
+    assert time.monotonic() - pressed < 10
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    wait_for(lambda: not any(runs(int(pid)) for pid in asked.read_text().split()))
+    assert len(asked.read_text().split()) == 2, "none is started after that"
+
+
+def test_an_error_of_one_is_an_error_of_the_gather() -> None:
+    with pytest.raises(FileNotFoundError):
+        process.gather([["true"], ["true"]], timeout=5, run=_missing)
+
+
+def _missing(argv: object, *, timeout: float) -> subprocess.CompletedProcess[str]:
+    raise FileNotFoundError("gone")
+
+
+@pytest.mark.parametrize("trap", ["", "trap '' TERM; "])
+def test_processes_are_ended_by_their_environment_in_whatever_session(tmp_path: Path, trap: str) -> None:
+    pids = tmp_path / "pids"
+    script = f"{trap}echo $$ >>{pids}; while :; do sleep 0.1; done"
+    marked = {**os.environ, "HVD_TEST_MARK": str(tmp_path)}
+    ours = subprocess.Popen(["setsid", "sh", "-c", script], env=marked)
+    other = subprocess.Popen(["sleep", "60"], env={**os.environ, "HVD_TEST_MARK": f"{tmp_path}2"})
+    try:
+        wait_for(lambda: pids.exists() and pids.read_text().strip())
+        process.end(f"HVD_TEST_MARK={tmp_path}", patience=1)
+        assert not runs(int(pids.read_text()))
+        assert runs(other.pid)
+    finally:
+        for one in (ours, other):
+            one.kill()
+            one.wait()

@@ -156,17 +156,27 @@ def test_what_went_into_the_background_ends_with_a_start_that_failed(
     assert stopped == [7]
 
 
-def test_an_image_is_needed_by_guests_that_run_and_by_disks_of_those_that_ended(
-    monkeypatch: pytest.MonkeyPatch,
+def test_an_image_is_needed_by_guests_that_run_and_by_disks_of_any_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    running = (7, qemu.argv(guest(Path("/c"), image=qemu.Image(Path("/images/old"))), "tcg"))
+    images = {name: qemu.Image(tmp_path / name) for name in ("runs", "based", "free")}
+    running = (7, qemu.argv(guest(Path("/c"), image=images["runs"]), "tcg"))
     monkeypatch.setattr(qemu, "processes", lambda program="": [running])
-    for cluster, image in (("one", "/images/a"), ("two", "/images/b")):
-        qemu.store(qemu.home(cluster) / "node0", {"image": image})
-    half_made = qemu.home("two") / "node1" / "machine.json"
-    half_made.parent.mkdir()
-    half_made.write_text("{")
-    assert qemu.used_images() == {Path("/images/old"), Path("/images/a"), Path("/images/b")}
+    disks = {name: tmp_path / "another home" / name for name in ("based", "free")}
+    for name, folder in disks.items():
+        folder.mkdir(parents=True)
+        (folder / qemu.DISK).touch()
+        qemu.claim(images[name], folder)
+    (disks["free"] / qemu.DISK).unlink()
+    assert {name: qemu.in_use(image) for name, image in images.items()} == {"runs": True, "based": True, "free": False}
+
+
+def test_what_was_written_down_and_can_not_be_read_is_told(tmp_path: Path) -> None:
+    assert qemu.stored(tmp_path) == {}
+    for text in ("", "{", "[]"):
+        (tmp_path / "machine.json").write_text(text)
+        with pytest.raises(HvdctlError, match=r"machine\.json can't be read.*put it back"):
+            qemu.stored(tmp_path)
 
 
 def test_a_switch_is_found_by_its_cluster_wherever_its_socket_is(undone: None, tmp_path: Path) -> None:

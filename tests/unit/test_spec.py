@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,57 @@ def test_all_problems_are_told_at_once() -> None:
         assert part in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("flags", "told", "place"),
+    [
+        ({"net": "fast"}, "net: 'fast' is not a link rate", "in --net"),
+        ({"env": {"2X": "1"}}, "'2X' is not the name", "in --env"),
+        ({"env": {"X": True}}, "env.X: True is not valid", "in --env X"),
+        ({"net": "fast", "nodes": 0}, "nodes: 0", "in --nodes and --net"),
+        (
+            {"options": {"firewal": False}},
+            "unknown key 'options.firewal'; did you mean 'firewall'?",
+            "in --option firewal",
+        ),
+        ({"options": {"hosts": ["n1"]}}, "options.hosts.0: 'n1'", "in --option hosts"),
+    ],
+)
+def test_a_bad_flag_is_not_blamed_on_the_file(tmp_path: Path, flags: dict[str, object], told: str, place: str) -> None:
+    file = tmp_path / "hvdctl.yml"
+    file.write_text("provider: static\noptions: {delay: 2ms}\n")
+    with pytest.raises(UsageError) as refused:
+        load(file, flags)
+    assert told in refused.value.message
+    options = "; docs/providers.md and `hvdctl schema` have all options" if "options" in flags else ""
+    assert refused.value.hint == place.format(file=file) + options
+
+
+def test_a_bad_file_is_not_blamed_on_the_flags(tmp_path: Path) -> None:
+    file = tmp_path / "hvdctl.yml"
+    file.write_text("provider: static\noptions: {firewal: false}\n")
+    with pytest.raises(UsageError) as refused:
+        load(file, {"net": "1g", "options": {"delay": "2ms"}})
+    assert refused.value.hint == f"in {file}; docs/providers.md and `hvdctl schema` have all options"
+    file.write_text("nodes: 0\n")
+    with pytest.raises(UsageError) as refused:
+        load(file, {"net": "fast"})
+    assert refused.value.hint == f"in {file} and --net; `hvdctl init` writes a file with every key"
+
+
+def test_a_provider_without_options_says_so() -> None:
+    with pytest.raises(UsageError, match=r"^options\.firewall: provider local has no options$"):
+        load(None, {"options": {"firewall": False}})
+
+
+def test_single_settings_go_over_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "hvdctl.yml"
+    file.write_text("provider: vm\noptions: {delay: 2ms, internet: false}\n")
+    flags = {"options": {"delay": "5ms"}, "env": {"A": "1"}}
+    spec = load(file, flags, {"provider": "vm", "env": {"B": "2"}, "options": {"firewall": False}})
+    assert spec.options == {"delay": "5ms", "internet": False}
+    assert spec.env == {"A": "1", "B": "2"}
+
+
 @pytest.mark.parametrize("name", ["2X", "a-b", "", "A=B", 5])
 def test_the_name_of_a_variable_is_checked(name: object) -> None:
     with pytest.raises(UsageError, match="is not the name of an environment variable"):
@@ -195,3 +247,14 @@ def test_the_schema_knows_every_key_and_refuses_others() -> None:
     assert told["additionalProperties"] is False
     assert all(key.get("description") for key in told["properties"].values())
     assert "local" in told["properties"]["provider"]["enum"]
+
+
+def test_the_schema_takes_a_delay_as_the_command_does() -> None:
+    assert schema()["$schema"].startswith("https://json-schema.org/")
+    (vm,) = [rule["then"] for rule in schema()["allOf"] if rule["if"]["properties"]["provider"]["const"] == "vm"]
+    pattern = vm["properties"]["options"]["properties"]["delay"]["pattern"]
+    for delay in ("500us", "2ms", "1s", "1.5ms", "none"):
+        assert re.search(pattern, delay), delay
+        parse({"provider": "vm", "options": {"delay": delay}}, source="here")
+    for delay in ("2 ms", "about 2ms", "2msec", "2"):
+        assert not re.search(pattern, delay), delay

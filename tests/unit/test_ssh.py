@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,3 +89,79 @@ def test_a_machine_under_a_node_is_reached_by_name(cluster: Cluster) -> None:
     assert ssh.host(cluster, "node1.machine") == "node1.machine"
     with pytest.raises(UsageError, match="node1 is a container on"):
         ssh.host(cluster, "node1.lan")
+
+
+CUT = """kex_exchange_identification: read: Connection reset by peer
+Connection reset by 192.0.2.1 port 22"""
+JUMP_CUT = f"""{CUT}
+kex_exchange_identification: Connection closed by remote host
+Connection closed by UNKNOWN port 65535"""
+
+
+@pytest.fixture
+def crowded(tmp_path: Path, on_path: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An ssh that says `words` and fails until a machine was tried `cuts` times; then it echoes its input."""
+    folder = tmp_path / "crowded"
+    folder.mkdir()
+    (folder / "words").write_text(CUT)
+    (folder / "cuts").write_text("1")
+    (folder / "ssh").write_text(
+        "#!/bin/sh\n"
+        f'cd {folder}; echo tried >>"tries.$1"\n'
+        '[ "$(wc -l <"tries.$1")" -gt "$(cat cuts)" ] || { cat words >&2; exit 255; }\n'
+        'echo "$1 greets"; exec cat\n'
+    )
+    (folder / "ssh").chmod(0o755)
+    on_path(folder)
+    monkeypatch.setattr(ssh, "PAUSES", (0.02, 0.02, 0.02))
+    return folder
+
+
+def tries(folder: Path, name: str) -> int:
+    return len((folder / f"tries.{name}").read_text().splitlines())
+
+
+@pytest.mark.parametrize("words", [CUT, JUMP_CUT, "ssh: connect to host x port 22: Connection reset by peer"])
+def test_logins_that_a_crowded_server_cuts_are_tried_again(crowded: Path, words: str) -> None:
+    (crowded / "words").write_text(words)
+    names = [f"m{index}" for index in range(5)]
+    answers = ssh.gather([["ssh", name] for name in names], timeout=30)
+    assert [done.stdout for done in answers] == [f"{name} greets\n" for name in names]
+    assert [tries(crowded, name) for name in names] == [2] * 5
+
+
+def test_what_a_command_reads_is_there_at_the_second_try(crowded: Path) -> None:
+    assert ssh.capture(["ssh", "m"], stdin="given", timeout=30).stdout == "m greets\ngiven"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ssh: connect to host x port 22: Connection refused",
+        "Permission denied (publickey).",
+        # Through a jump host that refuses, is not there, or finds nobody behind it.
+        f"me@gate: Permission denied (publickey).\n{CUT}",
+        f"ssh: connect to host gate port 22: Connection refused\n{CUT}",
+        f"channel 0: open failed: connect failed: Connection refused\nstdio forwarding failed\n{CUT}",
+        # It may have run.
+        "Connection to 192.0.2.1 closed by remote host.",
+        "Connection reset by 192.0.2.1 port 22",
+    ],
+)
+def test_other_failures_are_told_at_once(crowded: Path, words: str) -> None:
+    (crowded / "words").write_text(words)
+    (done,) = ssh.gather([["ssh", "m"]], timeout=30)
+    assert (done.returncode, done.stderr) == (ssh.LOST, words)
+    assert tries(crowded, "m") == 1
+
+
+def test_a_server_that_always_cuts_is_told(crowded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (crowded / "cuts").write_text("99")
+    (done,) = ssh.gather([["ssh", "m"]], timeout=30)
+    assert (done.returncode, done.stderr) == (ssh.LOST, CUT)
+    assert tries(crowded, "m") == 4
+    monkeypatch.setattr(ssh, "PAUSES", (600.0,))
+    started = time.monotonic()
+    (done,) = ssh.gather([["ssh", "n"]], timeout=2)
+    assert done.stderr == CUT
+    assert time.monotonic() - started < 30, "no try and no pause beyond the timeout"

@@ -66,6 +66,7 @@ GOOD = {
     "interface": "eth1",
     "mac": "02:ed:05:24:51:de",
     "addresses": "10.20.0.4/24 10.0.0.1/24 ",
+    "owner": "",
     "ours": "",
 }
 
@@ -141,6 +142,8 @@ def test_what_a_host_may_have(key: str, value: str, spec: Callable[..., Spec]) -
         ("proxy", "gate,", "'gate,' is not a jump host"),
         ("host_key", ["ssh-ed25519 AAAA"], "'ssh-ed25519 AAAA' is not a host key; write `type base64`"),
         ("host_key", ["h0.lab ssh-ed25519 AAAA"], "is not a host key"),
+        ("address", "10.0.0.300", "'10.0.0.300' is not the name or address of a host"),
+        ("address", "10.0.0", "'10.0.0' is not the name or address of a host"),
         ("adress", "x", "unknown key 'options.hosts.0.adress'; did you mean 'address'?"),
     ],
 )
@@ -153,6 +156,8 @@ def test_a_bad_host_is_refused_by_key(key: str, value: object, said: str, spec: 
     ("options", "said"),
     [
         ({"key": "id_ed25519"}, "options.key: 'id_ed25519' is not the path of a private key; write it from /"),
+        ({"key": "/k/id_ed25519.pub"}, "'/k/id_ed25519.pub' is the public key; name the private one, /k/id_ed25519"),
+        ({"hosts": ["n1", "n2"]}, "options.hosts.0: 'n1' is not a host with keys and values; write {address: n1}"),
         ({"delay": "2 ms"}, "options.delay: '2 ms' is not a delay"),
         ({"delay": "fast"}, "options.delay: 'fast' is not a delay"),
         ({"firewall": "yes"}, "options.firewall: 'yes' is not valid"),
@@ -162,6 +167,11 @@ def test_a_bad_host_is_refused_by_key(key: str, value: object, said: str, spec: 
 def test_bad_options_are_refused_by_key(options: dict[str, Any], said: str, spec: Callable[..., Spec]) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         spec(1, **options)
+
+
+def test_one_host_key_needs_no_list(spec: Callable[..., Spec], host_key: Callable[[str], str]) -> None:
+    given = spec(1, changes={0: {"host_key": host_key("h0")}})
+    assert static.access(given).host_keys == {"node0": (host_key("h0"),)}
 
 
 # Host keys.
@@ -211,8 +221,12 @@ def test_an_unknown_host_key_is_never_trusted(home: Path, spec: Callable[..., Sp
             UsageError, match=r"no host key is known of h0\.lab, \[h1\.lab\]:2222, and hvdctl"
         ) as refused:
             ask(spec(3, changes={0: empty, 1: empty | {"port": 2222}}))
-        assert "hvdctl import --scan" in refused.value.hint
+        assert "`hvdctl import --scan --force FILE` (with the same flags as before)" in refused.value.hint
         assert "ssh-keyscan" in refused.value.hint
+    with pytest.raises(UsageError, match="no host key is known of h0") as refused:
+        static.access(spec(1, changes={0: empty | {"proxy": "gate"}}))
+    assert "log in to each once with ssh" in refused.value.hint
+    assert "ssh-keyscan" not in refused.value.hint, "which goes through no jump host"
     assert list(answers.glob("*.words")) == [], "nobody was connected to"
 
 
@@ -444,12 +458,14 @@ def test_what_ssh_says_becomes_what_to_do(proxy: str | None, code: int, stderr: 
         ({"free": ""}, "has 0.0 GiB free"),
         ({"interface": ""}, "has no interface with 10.0.0.1, its addresses are 10.20.0.4/24 10.0.0.1/24; write"),
         ({"interface": "", "addresses": ""}, "its addresses are not known"),
+        ({"ours": "yes", "owner": "mine"}, None),
+        ({"ours": "yes", "owner": "theirs"}, "is part of another cluster 'demo'; choose another --name"),
         ({"mac": "02:00:00:00:00:01"}, "has 10.0.0.1 on eth1 (02:00:00:00:00:01), not on 02:ed:05:24:51:de"),
     ],
 )
 def test_what_a_host_says_of_itself_is_judged(facts: dict[str, str], said: str | None) -> None:
     done = subprocess.CompletedProcess([], 0, f"Welcome to h!\n{told(**facts)}", "")
-    problems = list(probe.problems(Host(address="h", mac=GOOD["mac"]), "10.0.0.1", done))
+    problems = list(probe.problems(Host(address="h", mac=GOOD["mac"]), "10.0.0.1", done, "demo", "mine"))
     assert len(problems) == (said is not None)
     assert said is None or said in problems[0]
 
@@ -491,6 +507,7 @@ def test_the_script_of_preflight_says_what_is_there(
         "interface": "lo",
         "mac": "00:00:00:00:00:00",
         "addresses": "10.9.0.2/24 10.0.0.1/24 ",
+        "owner": "",
         "ours": "" if sudo == "missing" else "yes",
     }
 

@@ -117,7 +117,7 @@ def test_an_image_stays_while_a_disk_is_based_on_it(made: Engine, monkeypatch: p
     for folder in old.values():
         folder.mkdir()
         Container(made, {}, folder).start()
-    monkeypatch.setattr(qemu, "used_images", lambda: {old["based"]})
+    monkeypatch.setattr(qemu, "in_use", lambda image: image.folder == old["based"])
     vmimage.image("pytorch").disk.unlink()
     build()
     assert (old["based"].exists(), old["free"].exists()) == (True, False)
@@ -125,7 +125,7 @@ def test_an_image_stays_while_a_disk_is_based_on_it(made: Engine, monkeypatch: p
 
 def test_an_image_in_use_is_not_made_again(made: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     there = Path(build().reference)
-    monkeypatch.setattr(qemu, "used_images", lambda: {there})
+    monkeypatch.setattr(qemu, "in_use", lambda image: image.folder == there)
     with pytest.raises(UsageError, match="is what machines run on"):
         vmimage.build("pytorch", Silent(), rebuild=True)
     assert vmimage.image("pytorch").whole

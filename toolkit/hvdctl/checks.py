@@ -72,7 +72,7 @@ def _nodes(cluster: Cluster) -> Iterator[Check]:
 
 def _on_all(cluster: Cluster, nodes: list[Node]) -> Iterator[Check]:
     """SSH on every node, then the Horovod build there; a few at a time, as importing a framework takes a core."""
-    answers = process.gather([ssh.argv(cluster, node.name, ["true"]) for node in nodes], timeout=30)
+    answers = ssh.gather([ssh.argv(cluster, node.name, ["true"]) for node in nodes], timeout=30)
     silent = [n.name for n, done in zip(nodes, answers, strict=True) if done.returncode]
     yield _judged("ssh to nodes", silent, f"{len(nodes)} of {len(nodes)} answer, strict host keys")
     if silent:
@@ -98,7 +98,7 @@ def _share(cluster: Cluster, nodes: list[Node]) -> str:
     if written.returncode:
         raise HvdctlError(f"{head} can't write to {jobs.SHARE}: {written.stderr.strip() or written.returncode}")
     try:
-        seen = process.gather([ssh.argv(cluster, node.name, ["test", "-e", mark]) for node in nodes], timeout=30)
+        seen = ssh.gather([ssh.argv(cluster, node.name, ["test", "-e", mark]) for node in nodes], timeout=30)
     finally:
         ssh.run(cluster, head, ["rm", "-f", mark])
     blind = [node.name for node, done in zip(nodes, seen, strict=True) if done.returncode]

@@ -149,6 +149,11 @@ class Cluster:
     def key(self) -> keys.KeyPair:
         return keys.ensure(self.ssh / "id_ed25519")
 
+    def owner(self) -> str:
+        """What a machine is told to know whose it is among clusters of one name; nothing before there is a key."""
+        file = keys.KeyPair(self.ssh / "id_ed25519").public_file
+        return digest(file.read_text().strip()) if file.exists() else ""
+
     def host_key(self, node: str) -> keys.KeyPair:
         return keys.ensure(self.ssh / "host_keys" / node)
 

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvdctl import interrupts, paths
+from hvdctl import interrupts, paths, process
 from hvdctl.cluster import Cluster
 from hvdctl.errors import PhaseError
 
 # In these a host that fails does not keep the others from the end.
 _EACH_BY_ITSELF = {"teardown.yml"}
+# Of each play alone, and in the environment of all that it starts.
+_SOCKETS = "ANSIBLE_SSH_CONTROL_PATH_DIR"
 _FAILED = {"runner_on_failed": "failed", "runner_on_unreachable": "can't be reached"}
 
 
@@ -79,16 +81,18 @@ def play(
                 # Without it ansible-runner takes the signals for itself, and keeps them.
                 cancel_callback=lambda: pressed() > 0,
             )
+        if runner.status == "canceled":
+            # Ansible's workers are in sessions of their own, and go on when it is killed.
+            process.end(f"{_SOCKETS}={sockets}")
+            raise KeyboardInterrupt
         if runner.status != "successful" and not problems:
             log.write(runner.stdout.read())
-    if runner.status == "canceled":
-        raise KeyboardInterrupt
     if runner.status != "successful":
         more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
         told = "; ".join(problems[:3]) + more or f"ansible-playbook ended with {runner.rc}"
         stopped = sorted(reached - failed) if playbook not in _EACH_BY_ITSELF else []
         others = f"; unfinished because of that: {', '.join(stopped)}" if stopped else ""
-        raise PhaseError(f"configuration failed: {told}{others}", log=log_file)
+        raise PhaseError(f"configuration failed: {told}{others}", log=log_file, hosts=frozenset(failed))
     return changes
 
 
@@ -145,7 +149,7 @@ def _environment(work: Path, sockets: str) -> dict[str, str]:
         "PATH": search,
         "ANSIBLE_CONFIG": str(paths.asset("playbooks", "ansible.cfg")),
         "ANSIBLE_HOME": str(work / "home"),
-        "ANSIBLE_SSH_CONTROL_PATH_DIR": sockets,
+        _SOCKETS: sockets,
         "ANSIBLE_ROLES_PATH": str(paths.asset("playbooks", "roles")),
         "LC_ALL": "C.UTF-8",
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hvdctl.errors import HvdctlError, ToolMissing
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
     from docker import DockerClient
 
 DEFAULT_URL = "unix:///var/run/docker.sock"
+# What ails this machine or its disks, never a connection.
+_OF_THIS_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS, errno.EIO}
 
 
 def client(timeout: float = 60) -> DockerClient:
@@ -23,7 +27,7 @@ def client(timeout: float = 60) -> DockerClient:
         found = docker.from_env(version="auto", timeout=int(timeout))
         found.ping()
     except (DockerException, OSError) as error:
-        raise unreachable(error) from error
+        raise _here(error) or unreachable(error) from error
     return found
 
 
@@ -46,9 +50,11 @@ def unreachable(error: BaseException) -> ToolMissing:
 
 
 def describe(error: BaseException) -> HvdctlError:
-    """An error of the Docker SDK as one of ours: engine gone, disk full, or what the engine said."""
+    """An error of the Docker SDK as one of ours: engine gone, disk full, or what the engine or this machine said."""
     from docker.errors import APIError
 
+    if told := _here(error):
+        return told
     said = str(getattr(error, "explanation", None) or error)
     if "no space left on device" in said.lower():
         return HvdctlError(
@@ -60,9 +66,25 @@ def describe(error: BaseException) -> HvdctlError:
     return unreachable(error)
 
 
-def _caused_by(error: BaseException | None, kind: type[BaseException]) -> bool:
+def _here(error: BaseException) -> HvdctlError | None:
+    """The error of a file or of this machine, which is none of the engine's connection, in its own words."""
+    for cause in _causes(error):
+        # The socket's path is in no error of its connection.
+        if isinstance(cause, OSError) and (cause.errno in _OF_THIS_MACHINE or (cause is error and cause.filename)):
+            place = f": {cause.filename}" if cause.filename else ""
+            return HvdctlError(f"{cause.strerror or cause}{place}")
+    return None
+
+
+def _caused_by(error: BaseException, kind: type[BaseException]) -> bool:
+    return any(isinstance(cause, kind) for cause in _causes(error))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, those that it wraps and those that it came from."""
     while error is not None:
-        if isinstance(error, kind) or any(isinstance(arg, kind) for arg in error.args):
-            return True
+        yield error
+        for wrapped in error.args:
+            if isinstance(wrapped, BaseException):
+                yield from _causes(wrapped)
         error = error.__cause__ or error.__context__
-    return False

@@ -41,7 +41,13 @@ class ToolMissing(HvdctlError):
 
 
 class PhaseError(HvdctlError):
-    pass
+    """`hosts` are the names in the inventory of those that failed, where it was some of them."""
+
+    def __init__(
+        self, message: str, *, hint: str = "", log: Path | None = None, hosts: frozenset[str] = frozenset()
+    ) -> None:
+        super().__init__(message, hint=hint, log=log)
+        self.hosts = hosts
 
 
 class JobFailed(HvdctlError):

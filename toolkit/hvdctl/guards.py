@@ -8,7 +8,7 @@ from hvdctl import handover, paths, providers
 from hvdctl.cluster import Cluster
 from hvdctl.errors import UsageError
 from hvdctl.spec import Spec
-from hvdctl.terraform import Outcome, Terraform
+from hvdctl.terraform import Outcome, Terraform, binary
 
 Ask = Callable[[str], None]
 """Puts a question to the user; returns where the answer is yes, raises where it is no or nobody can be asked."""
@@ -20,7 +20,8 @@ def refuse(question: str) -> None:
 
 
 def states(cluster: Cluster, terraform: Terraform) -> None:
-    """Every stored file can be read."""
+    """Terraform is there, and every stored file can be read."""
+    binary()
     cluster.stored_spec()
     cluster.nodes()
     cluster.record("configure")

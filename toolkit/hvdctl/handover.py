@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hvdctl import configure, machines, providers
 from hvdctl.cluster import Cluster, Node
-from hvdctl.errors import HvdctlError, UsageError
+from hvdctl.errors import HvdctlError, PhaseError, UsageError
 from hvdctl.progress import Step
 from hvdctl.sites import static
 from hvdctl.spec import Spec
@@ -15,17 +15,18 @@ from hvdctl.spec import Spec
 def changes(cluster: Cluster, spec: Spec) -> dict[str, list[str]]:
     """What `up` would do to machines, by action, for a plan."""
     wanted = static.planned(spec)
-    there = cluster.nodes() if cluster.record("configure") else []
+    there = cluster.nodes() if cluster.inventory.exists() else []
     found = {"configure": _apart(wanted, there), "undo": _apart(there, wanted)}
-    return {action: [f"{node.address}:{node.ssh_port}" for node in nodes] for action, nodes in found.items() if nodes}
+    return {action: [_place(node) for node in nodes] for action, nodes in found.items() if nodes}
 
 
 def check_head(cluster: Cluster, spec: Spec) -> None:
     """Raise where another machine would become the head: what is on the share lies on the one that is."""
-    head, wanted = cluster.nodes()[0], static.planned(spec)[0]
-    if cluster.record("share") and not _same(head, wanted):
+    nodes, wanted = cluster.nodes(), static.planned(spec)
+    head = nodes[0]
+    if cluster.record("share") and _partners(nodes, wanted).get(head.name) != wanted[0]:
         raise UsageError(
-            f"options.hosts: the share of {cluster.name!r} is on {head.place}, and {wanted.place} would be the head",
+            f"options.hosts: the share of {cluster.name!r} is on {head.place}, and {wanted[0].place} would be the head",
             hint=f"put {head.address} first again; or `hvdctl pull` what you need, `hvdctl down`, then `hvdctl up`",
         )
 
@@ -40,8 +41,9 @@ def release(cluster: Cluster, nodes: Sequence[Node], step: Step) -> list[str]:
         return []
     try:
         configure.play(cluster, "teardown.yml", {"nfs_keep_data": True}, step.update, limit=machines.names(gone))
-    except HvdctlError as error:
-        return [f"{', '.join(node.place for node in gone)}: {error.message}"]
+    except PhaseError as error:
+        failed = [node for node in gone if not error.hosts or error.hosts & {*machines.names([node])}]
+        return [f"{', '.join(node.place for node in failed)}: {error.message}"]
     return []
 
 
@@ -60,13 +62,30 @@ def undo(cluster: Cluster, keep_data: bool, step: Step) -> HvdctlError | None:
 
 def _apart(nodes: Sequence[Node], others: Sequence[Node]) -> list[Node]:
     """Those whose machine is none of the others'."""
-    return [node for node in nodes if not any(_same(node, other) for other in others)]
+    partners = _partners(nodes, others)
+    return [node for node in nodes if node.name not in partners]
 
 
-def _same(one: Node, other: Node) -> bool:
-    """Whether two nodes are one machine, which may be written in another way or have been installed anew."""
-    return bool(_marks(one) & _marks(other))
+def _partners(nodes: Sequence[Node], others: Sequence[Node]) -> dict[str, Node]:
+    """By the name of a node, the one of the others that is the same machine.
+
+    First by its address; what is left by its host key, as a machine may be written in another way. Each is one node's
+    only: machines that were cloned have one host key.
+    """
+    found: dict[str, Node] = {}
+    free = list(others)
+    for mark in (_way, static.host_key_mark):
+        for node in (node for node in nodes if node.name not in found):
+            if other := next((other for other in free if mark(other) == mark(node)), None):
+                found[node.name] = other
+                free.remove(other)
+    return found
 
 
-def _marks(node: Node) -> set[str]:
-    return {f"{node.address}:{node.ssh_port}", node.private_address, static.host_key_mark(node)}
+def _way(node: Node) -> tuple[object, ...]:
+    """How it is reached; behind another jump host the same address is another machine."""
+    return node.address, node.ssh_port, node.ssh_proxy
+
+
+def _place(node: Node) -> str:
+    return f"{node.address}:{node.ssh_port}"

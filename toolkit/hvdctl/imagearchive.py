@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
@@ -30,14 +31,26 @@ def light(client: DockerClient, image: str, identity: str, left_out: Sequence[st
     Where only the last layers are left, it is kept: the engine writes all of them before it can be told which.
     """
     if not left_out:
-        return _archive(client.api.get_image(image), set())
+        return _archive(client.api.get_image(image), set(), None)
     kept = paths.private(paths.cache() / "push") / f"{digest(image, identity, *left_out)}.tar"
     try:
         source: IO[bytes] = kept.open("rb")
         os.utime(source.fileno())
     except FileNotFoundError:
-        source = _written(kept, _archive(client.api.get_image(image), set(left_out)))
+        with _named(kept.parent):
+            source = _written(kept, _archive(client.api.get_image(image), set(left_out), kept.parent))
     return _pieces(source)
+
+
+@contextlib.contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """A disk that is full does not say which one it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT} and error.filename is None:
+            error.filename = str(folder)
+        raise
 
 
 def _written(kept: Path, pieces: Iterable[bytes]) -> IO[bytes]:
@@ -66,8 +79,8 @@ def _pieces(source: IO[bytes]) -> Iterable[bytes]:
             yield piece
 
 
-def _archive(stream: Iterable[bytes], left_out: set[str]) -> Iterable[bytes]:
-    """The archive without some of its layers, as it comes."""
+def _archive(stream: Iterable[bytes], left_out: set[str], room: Path | None) -> Iterable[bytes]:
+    """The archive without some of its layers, as it comes; a layer that may be one of them lies in `room` a while."""
     read, write = os.pipe()
     failed: list[BaseException] = []
 
@@ -78,7 +91,7 @@ def _archive(stream: Iterable[bytes], left_out: set[str]) -> Iterable[bytes]:
                 tarfile.open(fileobj=out, mode="w|") as lighter,
                 tarfile.open(fileobj=cast(IO[bytes], _Stream(stream)), mode="r|") as source,
             ):
-                _copy(source, lighter, left_out)
+                _copy(source, lighter, left_out, room)
         except BaseException as error:  # told by the reader
             failed.append(error)
 
@@ -92,7 +105,7 @@ def _archive(stream: Iterable[bytes], left_out: set[str]) -> Iterable[bytes]:
         raise failed[0]
 
 
-def _copy(source: tarfile.TarFile, lighter: tarfile.TarFile, left_out: set[str]) -> None:
+def _copy(source: tarfile.TarFile, lighter: tarfile.TarFile, left_out: set[str], room: Path | None) -> None:
     """Entries of the archive but the layers to be left out.
 
     The manifest may be the archive's last entry, so a layer is recognised by the digest of its tar, which is its name
@@ -104,7 +117,7 @@ def _copy(source: tarfile.TarFile, lighter: tarfile.TarFile, left_out: set[str])
         if content is None or not left_out or not _is_layer(entry.name):
             lighter.addfile(entry, content)
             continue
-        with tempfile.TemporaryFile() as kept:
+        with tempfile.TemporaryFile(dir=room) as kept:
             sum_ = hashlib.sha256()
             while piece := content.read(_PIECE):
                 sum_.update(piece)

@@ -15,6 +15,7 @@ import contextlib
 import io
 import json
 import os
+import random
 import re
 import secrets
 import select
@@ -28,12 +29,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from hvdctl import engine, imagearchive, process, relay
+from hvdctl import engine, imagearchive, process, relay, ssh
 from hvdctl.errors import HvdctlError
 
-_LAYERS = "docker image ls --quiet --no-trunc | sort -u | xargs --no-run-if-empty docker image inspect"
-# Logins at the same time, and seconds for each; a relay waits much longer for the last of them.
-_AT_ONCE = 32
+# A login shell may have words of its own to say before it.
+_MARK = "hvdctl:images"
+_LAYERS = f"echo {_MARK}; docker image ls --quiet --no-trunc | sort -u | xargs --no-run-if-empty docker image inspect"
+# Logins at the same time, as sshd by default drops some of more than ten, and seconds for each; a relay waits much
+# longer for the last of them.
+_AT_ONCE = 8
 _LOGIN = 240.0
 # Seconds that more is waited here than a relay does, which knows better what it waits for.
 _SLACK = 30.0
@@ -95,28 +99,28 @@ class _Chain:
         self._ssh_config = ssh_config
         self._machines = list(machines)
         self._addresses = addresses
+        self._words = {name: secrets.token_hex(16) for name in machines}
         self._relays: dict[str, subprocess.Popen[bytes]] = {}
         self._said: dict[str, list[str]] = {name: [] for name in machines}
         self._ports: dict[str, int] = {}
         self._ended: set[str] = set()
         # Machine and exit code, in the order of time.
         self._failed: list[tuple[str, int]] = []
+        self._over = False
         self._changed = threading.Condition()
 
     def start(self) -> None:
         """All side by side; when the last one listens, each is told where the next one does."""
-        words = {name: secrets.token_hex(16) for name in self._machines}
         for index, name in enumerate(self._machines):
             if index >= _AT_ONCE:
                 self._await_port(self._machines[index - _AT_ONCE])
-            self._login(name)
-            self._tell(name, {"listen": self._addresses[name] if index else None, "word": words[name]})
+            threading.Thread(target=self._follow, args=(name, self._login(name)), daemon=True).start()
         for name in self._machines:
             self._await_port(name)
         onward: dict[str, Any] | None = None
         for name in reversed(self._machines):
             self._tell(name, onward)
-            onward = {"address": self._addresses[name], "port": self._ports[name], "word": words[name]}
+            onward = {"address": self._addresses[name], "port": self._ports[name], "word": self._words[name]}
 
     def send(self, pieces: Iterable[bytes]) -> int:
         """Feed the first machine; gives the number of bytes."""
@@ -144,6 +148,8 @@ class _Chain:
         return lines[-1] if lines else ""
 
     def end(self) -> None:
+        with self._changed:
+            self._over = True
         for one in self._relays.values():
             one.terminate()
         for one in self._relays.values():
@@ -152,19 +158,40 @@ class _Chain:
             except subprocess.TimeoutExpired:
                 one.kill()
 
-    def _login(self, name: str) -> None:
+    def _login(self, name: str) -> subprocess.Popen[bytes]:
         far = "sudo -n python3 -c " + shlex.quote(Path(relay.__file__).read_text())
         argv = [process.tool("ssh"), "-F", str(self._ssh_config), "-o", "BatchMode=yes", name, "--", far]
         self._relays[name] = process.start(
             argv, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
-        threading.Thread(target=self._follow, args=(name, self._relays[name]), daemon=True).start()
+        listen = self._addresses[name] if name != self._machines[0] else None
+        self._tell(name, {"listen": listen, "word": self._words[name]})
+        return self._relays[name]
 
     def _tell(self, name: str, what: dict[str, Any] | None) -> None:
         with contextlib.suppress(BrokenPipeError):  # its end is seen by the one that follows it
             cast(IO[bytes], self._relays[name].stdin).write(json.dumps(what).encode() + b"\n")
 
     def _follow(self, name: str, one: subprocess.Popen[bytes]) -> None:
+        code = self._heard(name, one)
+        for pause in ssh.PAUSES:
+            if name in self._ports or not ssh.cut(code, "\n".join(self._said[name])):
+                break
+            time.sleep(random.uniform(pause / 2, pause))  # noqa: S311 - only to come apart
+            with self._changed:
+                if self._over:
+                    break
+                self._said[name].clear()
+                one = self._login(name)
+            code = self._heard(name, one)
+        with self._changed:
+            self._ended.add(name)
+            if code:
+                self._failed.append((name, code))
+            self._changed.notify_all()
+
+    def _heard(self, name: str, one: subprocess.Popen[bytes]) -> int:
+        """What a relay says, kept to its end; its exit code."""
         for line in io.BufferedReader(cast(io.RawIOBase, one.stdout)):
             text = line.decode(errors="replace").strip()
             with self._changed:
@@ -173,12 +200,7 @@ class _Chain:
                     self._changed.notify_all()
                 elif text:
                     self._said[name].append(text)
-        code = one.wait()
-        with self._changed:
-            self._ended.add(name)
-            if code:
-                self._failed.append((name, code))
-            self._changed.notify_all()
+        return one.wait()
 
     def _await_port(self, name: str) -> None:
         with self._changed:
@@ -222,7 +244,7 @@ class _Chain:
 def _held(ssh_config: Path, machines: Sequence[str]) -> dict[str, Held]:
     """What each machine's engine has, asked of all side by side."""
     words = [process.tool("ssh"), "-F", str(ssh_config), "-o", "BatchMode=yes"]
-    answers = process.gather(
+    answers = ssh.gather(
         [[*words, name, "--", f"sudo -n sh -c {shlex.quote(_LAYERS)}"] for name in machines], timeout=120
     )
     held = {}
@@ -230,7 +252,13 @@ def _held(ssh_config: Path, machines: Sequence[str]) -> dict[str, Held]:
         if done.returncode:
             said = done.stderr.strip().splitlines()
             raise HvdctlError(f"{name}: its Docker engine can't be asked: {said[-1] if said else done.returncode}")
-        images = json.loads(done.stdout or "[]")
+        try:
+            images = json.loads(done.stdout.split(f"{_MARK}\n", 1)[1].strip() or "[]")
+        except (IndexError, ValueError):
+            said = done.stdout.strip().splitlines()
+            raise HvdctlError(
+                f"{name}: its Docker engine gave no list of its images, but: {said[-1] if said else 'nothing'}"
+            ) from None
         layers: set[tuple[str, ...]] = set()
         # containerd's image store loads whole archives only.
         if not any(_of_containerd(one) for one in images):

@@ -42,6 +42,7 @@ def variables(cluster: Cluster, spec: Spec, nodes: Sequence[Node], image: str) -
     push = [sys.executable, "-m", "hvdctl.imagepush", str(cluster.ssh_config), image]
     push += [f"{name}={node.private_address}" for name, node in zip(found, nodes, strict=True)]
     return {
+        "base_owner": cluster.owner(),
         "nfs_share": spec.share,
         "firewall_enabled": getattr(spec.own(), "firewall", True),
         "horovod_image": image,
@@ -69,24 +70,23 @@ def wait(
 ) -> None:
     """Return when every machine can be logged in to; raise, naming each, where one can't or has ended.
 
-    `observe` tells what stands, where the site can tell without logging in.
+    `observe` tells what stands, where the site can tell without logging in; it only makes the wait for one that has
+    ended shorter, so an error of it is none of the wait.
     """
     waiting = [node for node in nodes if node.kind == "machine"]
     step.update(f"0 of {len(waiting)} answer")
     each = _Wait(cluster, observe, patience)
-    # Daemons: Ctrl-C leaves at once, whatever they wait for.
-    for node in waiting:
-        threading.Thread(target=each.tell, args=(node,), daemon=True).start()
+    told = process.apart(each.problem, waiting)
     left = {node.name: node for node in waiting}
     problems: dict[str, str] = {}
     until: float | None = None
     try:
         while left:
             try:
-                node, problem = each.told.get(timeout=until and max(0, until - time.monotonic()))
+                index, problem = told.get(timeout=until and max(0, until - time.monotonic()))
             except queue.Empty:
                 break
-            del left[node.name]
+            node = left.pop(waiting[index].name)
             if isinstance(problem, Exception):
                 raise problem
             if problem:
@@ -102,25 +102,21 @@ def wait(
 
 
 class _Wait:
-    """The wait for each machine, in a thread of its own."""
+    """The wait for each machine, in a thread of its own; the site is asked by one of them for all."""
 
     def __init__(self, cluster: Cluster, observe: Callable[[str], dict[str, str]] | None, patience: float) -> None:
         self.cluster, self.observe, self.patience = cluster, observe, patience
         self.deadline = time.monotonic() + patience
         self.over = threading.Event()
-        self.told: queue.SimpleQueue[tuple[Node, str | Exception | None]] = queue.SimpleQueue()
         self._turn = threading.Semaphore(_AT_ONCE)
+        self._looking = threading.Lock()
+        self._looked: float | None = None
+        self._seen: dict[str, str] | None = None
 
-    def tell(self, node: Node) -> None:
-        try:
-            self.told.put((node, self._problem(node)))
-        except Exception as error:
-            self.told.put((node, error))
-
-    def _problem(self, node: Node) -> str | None:
+    def problem(self, node: Node) -> str | None:
         """Why the machine can't be used; None when it can be logged in to."""
         name = inventory.ssh_host(node.name, node.kind)
-        refused = looked = None
+        refused = None
         while True:
             with self._turn:
                 said = _greeting(self.cluster, name)
@@ -135,12 +131,24 @@ class _Wait:
                     return f"{_place(node)} refuses the key for {node.ssh_user!r}: {said}"
             if now > self.deadline:
                 return f"{_place(node)} can't be reached after {self.patience:.0f} s: {said}"
-            if self.observe and now - (looked or 0) > _LOOK_EVERY:
-                looked = now
-                if self.observe(self.cluster.name).get(node.name) != "running":
-                    return f"{name} has ended"
+            if self._ended(node):
+                return f"{name} has ended"
             if self.over.wait(_PAUSE):
                 return None
+
+    def _ended(self, node: Node) -> bool:
+        """Whether the site, when it was last asked, had no such machine running."""
+        # Who does not come to ask goes on: the answer may take long.
+        if self.observe and self._looking.acquire(blocking=False):
+            if self._looked is None or time.monotonic() - self._looked > _LOOK_EVERY:
+                try:
+                    self._seen = self.observe(self.cluster.name)
+                except Exception:
+                    self._seen = None  # asked again at the next look
+                self._looked = time.monotonic()
+            self._looking.release()
+        seen = self._seen
+        return seen is not None and seen.get(node.name) != "running"
 
 
 def _place(node: Node) -> str:

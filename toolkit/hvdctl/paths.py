@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -38,12 +39,11 @@ def cache() -> Path:
 
 
 def runtime() -> Path:
-    """Sockets of what runs now, on a short path: the user's runtime directory, else one in /tmp."""
-    chosen = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(chosen) / "hvdctl" if chosen else Path(tempfile.gettempdir()) / f"hvdctl-{os.getuid()}"
-    private(folder)
-    if folder.stat().st_uid != os.getuid():
-        raise HvdctlError(f"{folder} belongs to someone else", hint="set XDG_RUNTIME_DIR to a folder of your own")
+    """Sockets of what outlives hvdctl, on a short path. Not the user's runtime directory, which goes with a logout."""
+    folder = private(Path(tempfile.gettempdir()) / f"hvdctl-{os.getuid()}")
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise HvdctlError(f"{folder} is not a folder of yours alone", hint="remove it, or set TMPDIR to one that is")
     return folder
 
 

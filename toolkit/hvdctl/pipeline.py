@@ -72,28 +72,25 @@ class Removed:
 
 
 def plan(spec: Spec, progress: Progress) -> Outcome:
-    """What `up` would change; makes nothing but the cluster's own folder."""
+    """What `up` would change, refused where that would be; makes nothing."""
     cluster = Cluster(spec.name)
-    was_there = cluster.exists or cluster.terraform.exists()
-    with cluster.locked(command_line()):
-        try:
-            terraform = _terraform(cluster, spec)
-            guards.states(cluster, terraform)
-            guards.move(cluster, spec, terraform)
-            outcome = _planned(cluster, spec, terraform, progress)
-            if providers.REGISTRY[spec.provider].keeps_machines:
-                outcome.changes |= handover.changes(cluster, spec)
-            return outcome
-        finally:
-            if not was_there:
-                cluster.remove()
+    provider = providers.REGISTRY[spec.provider]
+    with _held(cluster):
+        terraform = _terraform(cluster, spec)
+        guards.states(cluster, terraform)
+        guards.move(cluster, spec, terraform)
+        provider.site.preflight(spec)
+        outcome = _planned(cluster, spec, terraform, progress)
+        if provider.keeps_machines:
+            outcome.changes |= handover.changes(cluster, spec)
+        return outcome
 
 
 def up(spec: Spec, progress: Progress, ask: guards.Ask = guards.refuse) -> Report:
     """Make the cluster what the spec says, going on from whatever is there; `ask` before the share would be lost."""
     cluster = Cluster(spec.name)
     provider = providers.REGISTRY[spec.provider]
-    with cluster.locked(command_line()):
+    with _held(cluster):
         terraform = _terraform(cluster, spec)
         guards.states(cluster, terraform)
         guards.move(cluster, spec, terraform)
@@ -194,19 +191,43 @@ def _image(spec: Spec, progress: Progress, seconds: dict[str, float]) -> str:
     return built.reference
 
 
+@contextmanager
+def _held(cluster: Cluster) -> Iterator[None]:
+    """Hold the cluster; where it was not there and came to nothing, leave nothing of it but the log of an error."""
+    was_there = cluster.exists or cluster.terraform.exists()
+    with cluster.locked(command_line()):
+        try:
+            yield
+        except HvdctlError as error:
+            if error.log and not was_there and not cluster.exists:
+                kept = paths.private(paths.cache() / "logs") / f"{cluster.name}-{error.log.name}"
+                error.log = error.log.replace(kept)
+            raise
+        finally:
+            if not was_there and not cluster.exists:
+                cluster.remove()
+
+
 def _planned(cluster: Cluster, spec: Spec, terraform: Terraform, progress: Progress) -> Outcome:
-    with progress.phase("Planning"):
+    with progress.phase("Planning"), _hinted(spec):
         return terraform.plan(_variables(cluster, spec, _reference(spec)))
+
+
+@contextmanager
+def _hinted(spec: Spec) -> Iterator[None]:
+    """Have the site say what to do about what Terraform tells."""
+    try:
+        yield
+    except PhaseError as error:
+        error.hint = error.hint or providers.REGISTRY[spec.provider].site.hint(error.message)
+        raise
 
 
 def _provision(cluster: Cluster, spec: Spec, image: str, step: Step) -> tuple[Outcome, list[str]]:
     """What Terraform did, and the machines that left the cluster and could not be cleared."""
     started = time.monotonic()
-    try:
+    with _hinted(spec):
         outcome = _terraform(cluster, spec).apply(_variables(cluster, spec, image), step.update)
-    except PhaseError as error:
-        error.hint = error.hint or providers.REGISTRY[spec.provider].site.hint(error.message)
-        raise
     nodes = [Node.read(node) for node in outcome.outputs["nodes"]]
     keeps = providers.REGISTRY[spec.provider].keeps_machines
     not_given_back = handover.release(cluster, nodes, step) if keeps else []

@@ -5,11 +5,17 @@ Children end when hvdctl ends, however it ends, so a killed hvdctl leaves no ter
 
 from __future__ import annotations
 
+import contextlib
+import os
+import queue
 import shutil
+import signal
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol, TypeVar
 
 from hvdctl.errors import ToolMissing
 
@@ -22,6 +28,16 @@ _PACKAGES = {
     "qemu-img": "qemu-utils",
     "vde_switch": "vde2",
 }
+_AT_ONCE = 32
+
+_Thing = TypeVar("_Thing")
+_Found = TypeVar("_Found")
+
+
+class Runner(Protocol):
+    """What runs a command to its end; `capture` is one."""
+
+    def __call__(self, argv: Sequence[str | Path], *, timeout: float) -> subprocess.CompletedProcess[str]: ...
 
 
 def tool(name: str, hint: str = "") -> str:
@@ -99,25 +115,87 @@ def start(argv: Sequence[str | Path], *, outlive: bool = False, **options: Any) 
     return subprocess.Popen(words, start_new_session=True, **options)
 
 
-def gather(commands: Iterable[Sequence[str | Path]], *, timeout: float) -> list[subprocess.CompletedProcess[str]]:
-    """Run independent commands side by side; one that takes too long counts as exit code 124."""
-    from concurrent.futures import ThreadPoolExecutor
+def gather(
+    commands: Iterable[Sequence[str | Path]], *, timeout: float, run: Runner | None = None
+) -> list[subprocess.CompletedProcess[str]]:
+    """Run independent commands side by side; one that takes too long counts as exit code 124.
+
+    Ctrl-C leaves at once. No command is started after that; those under way end with hvdctl, or at their timeout.
+    """
+    todo = list(commands)
+    turn, over = threading.Semaphore(_AT_ONCE), threading.Event()
 
     def one(argv: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
-        try:
-            return capture(argv, timeout=timeout)
-        except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess([], 124, "", f"no answer within {timeout:.0f} s")
+        with turn:
+            if over.is_set():
+                return subprocess.CompletedProcess([], 124, "", "not started")
+            try:
+                return (run or capture)(argv, timeout=timeout)
+            except subprocess.TimeoutExpired:
+                return subprocess.CompletedProcess([], 124, "", f"no answer within {timeout:.0f} s")
 
-    todo = list(commands)
-    with ThreadPoolExecutor(max(1, min(len(todo), 32))) as pool:
-        return list(pool.map(one, todo))
+    answers: dict[int, subprocess.CompletedProcess[str]] = {}
+    told = apart(one, todo)
+    try:
+        while len(answers) < len(todo):
+            index, found = told.get()
+            if isinstance(found, Exception):
+                raise found
+            answers[index] = found
+    finally:
+        over.set()
+    return [answers[index] for index in range(len(todo))]
+
+
+def apart(
+    work: Callable[[_Thing], _Found], things: Sequence[_Thing]
+) -> queue.SimpleQueue[tuple[int, _Found | Exception]]:
+    """Work on each thing in a thread of its own; the queue tells what was found, by the thing's place.
+
+    They are daemons: Ctrl-C leaves at once, whatever they wait for.
+    """
+    told: queue.SimpleQueue[tuple[int, _Found | Exception]] = queue.SimpleQueue()
+
+    def one(index: int) -> None:
+        try:
+            told.put((index, work(things[index])))
+        except Exception as error:
+            told.put((index, error))
+
+    for index in range(len(things)):
+        threading.Thread(target=one, args=(index,), daemon=True).start()
+    return told
+
+
+def end(variable: str, patience: float = 5.0) -> None:
+    """End the user's processes that have NAME=VALUE in their environment, whatever session they are in."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + patience
+        sent: set[int] = set()
+        # Again and again: one that ends may have started another one just before.
+        while (found := _with_variable(variable)) and time.monotonic() < deadline:
+            for pid in found - sent:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            sent |= found
+            time.sleep(0.05)
 
 
 def available_memory() -> int:
     """Bytes of memory that new processes can have on this machine without swapping."""
     facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     return int(facts["MemAvailable"].split()[0]) * 1024
+
+
+def _with_variable(variable: str) -> set[int]:
+    """Those that run, but for this one; a process that has ended and was not waited for has no environment."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            theirs = folder.stat().st_uid == os.getuid() and int(folder.name) != os.getpid()
+            if theirs and variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.add(int(folder.name))
+    return found
 
 
 def _bound(argv: Sequence[str | Path]) -> list[str]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdctl import paths, process
-from hvdctl.cluster import Cluster, write
+from hvdctl.cluster import Cluster, digest, write
 from hvdctl.errors import HvdctlError
 
 BINARY = "qemu-system-x86_64"
@@ -27,6 +27,7 @@ DISK = "disk.qcow2"
 _START_PATIENCE = 60.0
 _PORTS = 1024
 _STORED = "machine.json"
+_CLAIMS = "claims"
 ALONE = ("-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35")
 
 
@@ -209,21 +210,33 @@ def store(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def stored(folder: Path) -> dict[str, Any]:
-    """What was written down of a guest, running or not; nothing where it can't be read."""
+    """What was written down of a guest, running or not; nothing where there is nothing."""
+    file = folder / _STORED
     try:
-        known = json.loads((folder / _STORED).read_text())
-    except (OSError, ValueError):
+        known = json.loads(file.read_text())
+    except FileNotFoundError:
         return {}
-    return known if isinstance(known, dict) else {}
+    except ValueError:
+        known = None
+    if not isinstance(known, dict):
+        raise HvdctlError(
+            f"{file} can't be read, and it says what the disk beside it is based on; put it back, or give up the disk "
+            "with `hvdctl down`"
+        )
+    return known
 
 
-def used_images() -> set[Path]:
-    """The folders of images that a guest runs on, or that the disk of one that ended is still based on."""
-    kernels = {
-        Path(after) for _, words in processes() for word, after in itertools.pairwise(words) if word == "-kernel"
-    }
-    disks = {stored(file.parent).get("image") for file in paths.home().glob(f"*/vm/*/{_STORED}")}
-    return {kernel.parent for kernel in kernels} | {Path(folder) for folder in disks if folder}
+def claim(image: Image, folder: Path) -> None:
+    """Say in the image's folder, common to all homes, that the disk in this folder is based on it."""
+    with contextlib.suppress(OSError):  # one of the user's own, which nobody else removes
+        write(image.folder / _CLAIMS / digest(folder), f"{folder}\n")
+
+
+def in_use(image: Image) -> bool:
+    """Whether a guest runs on the image, or the disk of one that ended is based on it."""
+    kernels = {after for _, words in processes() for word, after in itertools.pairwise(words) if word == "-kernel"}
+    claims = (image.folder / _CLAIMS).glob("*")
+    return str(image.kernel) in kernels or any((Path(file.read_text().strip()) / DISK).exists() for file in claims)
 
 
 def stop(pid: int, patience: float = 10) -> None:

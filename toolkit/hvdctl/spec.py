@@ -20,10 +20,12 @@ MAX_NODES = 512
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:bit)?(?:/s|ps)?", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
-_DELAY = re.compile(r"\d{1,6}(\.\d{1,3})?(us|ms|s)")
+_DELAY = re.compile(r"^(none|\d{1,6}(\.\d{1,3})?(us|ms|s))$")
 _RATE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _MIN_RATE, _MAX_RATE = 10**5, 10**12
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_TEMPLATE = "`hvdctl init` writes a file with every key"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -58,6 +60,17 @@ def parse_size(value: object) -> int | None:
     size = round(float(match[1]) * _SIZE_UNITS[match[2].lower()]) if match else 0
     if isinstance(value, bool) or size < 64 * 2**20:
         raise ValueError(f"{text!r} is not a memory size; write 512m, 4g (64m or more) or none")
+    return size
+
+
+def parse_disk(value: object, least: int, *, needed: bool = False) -> int | None:
+    """Bytes of a machine's disk; None where its size is left to the image, which it can't be where it is `needed`."""
+    try:
+        size = parse_size(value)
+    except ValueError:
+        size = 0
+    if (size is None and needed) or (size is not None and size < least):
+        raise ValueError(f"{value!r} is not a disk size; write {format_size(least)} or more, such as 40g")
     return size
 
 
@@ -166,7 +179,7 @@ class Spec(BaseModel):
 
     def own(self) -> BaseModel:
         """The provider's own settings, checked, with its defaults."""
-        return providers.REGISTRY[self.provider].site.Options.model_validate(self.options)
+        return _own(self.provider).model_validate(self.options)
 
     def stored(self) -> dict[str, Any]:
         """The spec as it is written to a file."""
@@ -174,9 +187,25 @@ class Spec(BaseModel):
 
 
 def load(file: Path | None, flags: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> Spec:
-    """The spec of a cluster: what it was before, under what the file says, under what the flags say."""
-    given = {**(read_file(file) if file else {}), **flags}
-    return parse({**kept(stored or {}, given), **given}, source=str(file) if file else "the flags")
+    """The spec of a cluster: what it was before, under what the file says, under what the flags say.
+
+    Variables of `env` and settings of `options` that are flags go over the others one by one.
+    """
+    written = read_file(file) if file else {}
+    before = kept(stored or {}, {**written, **flags})
+    values = {**before, **written, **flags}
+    source = str(file) if file else "the flags"
+    by_flag = {key: f"--{key}" for key in flags}
+    for key, flag in (("env", "--env"), ("options", "--option")):
+        over = flags.get(key)
+        if not isinstance(over, Mapping):
+            continue
+        below = written.get(key) or before.get(key) or {}
+        # Where it is of the wrong form, it is refused as it is.
+        values[key] = {**below, **over} if isinstance(below, Mapping) else below
+        by_flag[key] = f"{flag} or {source}" if below else flag
+        by_flag |= {f"{key}.{name}": f"{flag} {name}" for name in over}
+    return parse(values, source, by_flag)
 
 
 def kept(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,16 +214,23 @@ def kept(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in stored.items() if not (other and key == "options")}
 
 
-def parse(values: Mapping[str, Any], source: str) -> Spec:
-    """A checked spec, or an error that names each bad value and what to write in its place."""
+def parse(values: Mapping[str, Any], source: str, by_flag: Mapping[str, str] | None = None) -> Spec:
+    """A checked spec, or an error that names each bad value and what to write in its place.
+
+    `by_flag` has the flags by the keys that they gave; the other keys are of `source`.
+    """
     try:
         spec = Spec.model_validate(dict(values))
     except ValidationError as error:
-        raise _refused(error, source, Spec) from None
+        where = _places(error, source, by_flag or {})
+        problems = [_explain(problem, Spec) for problem in error.errors()]
+        raise UsageError("; ".join(problems), hint=where) from None
     try:
         spec.own()
     except ValidationError as error:
-        raise _refused(error, source, providers.REGISTRY[spec.provider].site.Options, "options.") from None
+        where = _places(error, source, by_flag or {}, "options")
+        problems = [_explain(problem, _own(spec.provider), spec.provider) for problem in error.errors()]
+        raise UsageError("; ".join(problems), hint=where) from None
     return spec
 
 
@@ -227,12 +263,12 @@ def schema() -> dict[str, Any]:
         }
         for name, provider in providers.REGISTRY.items()
     ]
-    return {**common, "allOf": own}
+    return {"$schema": _DIALECT, **common, "allOf": own}
 
 
 def _options_schema(provider: providers.Provider, definitions: dict[str, Any]) -> dict[str, Any]:
     """The schema of a provider's options; models within them go to the definitions of the whole."""
-    own = provider.site.Options.model_json_schema()
+    own = _own(provider.name).model_json_schema()
     definitions |= own.pop("$defs", {})
     return own | {"title": f"options of {provider.name}"}
 
@@ -264,18 +300,35 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _refused(error: ValidationError, source: str, model: type[BaseModel], prefix: str = "") -> UsageError:
-    problems = "; ".join(_explain(problem, model, prefix) for problem in error.errors())
-    return UsageError(problems, hint=f"in {source}; `hvdctl init` writes a file with every key")
+def _own(provider: str) -> type[BaseModel]:
+    return providers.REGISTRY[provider].site.Options
 
 
-def _explain(problem: Mapping[str, Any], model: type[BaseModel], prefix: str) -> str:
-    key = prefix + ".".join(str(part) for part in problem["loc"])
+def _places(error: ValidationError, source: str, by_flag: Mapping[str, str], *prefix: str) -> str:
+    """Where the bad values were given, and where all that can be given is written down."""
+    keys = [(*prefix, *map(str, problem["loc"])) for problem in error.errors()]
+    given = dict.fromkeys(_place(key, source, by_flag) for key in keys)
+    where = f"in {' and '.join(given)}"
+    if prefix:
+        return f"{where}; docs/providers.md and `hvdctl schema` have all options"
+    return where if all(place.startswith("--") for place in given) else f"{where}; {_TEMPLATE}"
+
+
+def _place(key: Sequence[str], source: str, by_flag: Mapping[str, str]) -> str:
+    if len(key) > 1 and key[0] in {"env", "options"}:
+        return by_flag.get(".".join(key[:2]), source)
+    return by_flag.get(key[0], source)
+
+
+def _explain(problem: Mapping[str, Any], model: type[BaseModel], provider: str = "") -> str:
+    key = ("options." if provider else "") + ".".join(str(part) for part in problem["loc"])
     value = problem["input"]
     if problem["type"] == "extra_forbidden":
         known = list(_fields(model, problem["loc"][:-1]))
+        if not known:
+            return f"{key}: provider {provider} has no options"
         near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1, cutoff=0.5)
-        advice = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(known) or 'none'}"
+        advice = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(known)}"
         return f"unknown key {key!r}; {advice}"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import shlex
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from hvdctl import inventory, process
@@ -16,6 +19,15 @@ from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, UsageError
 
 LOST = 255
+
+# Seconds, half of it to all of it, before a login that was cut is tried again: sshd lets few be at their start at once.
+PAUSES = (0.5, 1.0, 2.0, 4.0, 6.0)
+_CUT = re.compile(r"exchange_identification: |connect to host .*: Connection reset by peer")
+# A jump host that did not let us through takes the connection through it along, and says why before that.
+_REFUSED = re.compile(
+    r"forwarding failed|Permission denied|Host key verification failed|Could not resolve|"
+    r"connect to host .*: (?!Connection reset by peer)"
+)
 
 
 def argv(cluster: Cluster, node: str, command: Sequence[str] = (), *, tty: bool = False) -> list[str]:
@@ -61,13 +73,37 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run on a node to the end; raise where the node can't be reached."""
     try:
-        done = process.capture(argv(cluster, node, command), stdin=stdin, timeout=timeout)
+        done = capture(argv(cluster, node, command), stdin=stdin, timeout=timeout)
     except subprocess.TimeoutExpired:
         raise HvdctlError(f"{node} gave no answer within {timeout:.0f} s", hint=_look(cluster)) from None
     if done.returncode == LOST:
         said = done.stderr.strip().splitlines()
         raise HvdctlError(f"{node} can't be reached: {said[-1] if said else 'no answer'}", hint=_look(cluster))
     return done
+
+
+def gather(commands: Iterable[Sequence[str | Path]], *, timeout: float) -> list[subprocess.CompletedProcess[str]]:
+    """Many logins side by side, in their order; see `capture` and `process.gather`."""
+    return process.gather(commands, timeout=timeout, run=capture)
+
+
+def capture(
+    argv: Sequence[str | Path], *, stdin: str | None = None, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """One login to its end, tried again within the timeout where it was cut before the greeting."""
+    deadline = time.monotonic() + timeout
+    for pause in PAUSES:
+        done = process.capture(argv, stdin=stdin, timeout=max(0.0, deadline - time.monotonic()))
+        wait = random.uniform(pause / 2, pause)  # noqa: S311 - only to come apart
+        if not cut(done.returncode, done.stderr) or time.monotonic() + wait > deadline:
+            return done
+        time.sleep(wait)
+    return process.capture(argv, stdin=stdin, timeout=max(0.0, deadline - time.monotonic()))
+
+
+def cut(code: int, said: str) -> bool:
+    """Whether the server, or a jump host, closed the connection before its greeting: nothing has run there."""
+    return code == LOST and bool(_CUT.search(said)) and not _REFUSED.search(said)
 
 
 def agent(

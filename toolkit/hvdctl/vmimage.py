@@ -42,7 +42,7 @@ def build(framework: str, progress: Progress, *, rebuild: bool = False) -> image
     """Make the image where it is not there; at once when it is."""
     started = time.monotonic()
     wanted = image(framework)
-    if rebuild and wanted.folder in qemu.used_images():
+    if rebuild and qemu.in_use(wanted):
         raise UsageError(
             f"the image {wanted.folder.name} is what machines run on, or are based on",
             hint="`hvdctl list` shows the clusters; `hvdctl down` those on virtual machines first",
@@ -169,8 +169,7 @@ def _explain(said: str, log: Path) -> HvdctlError:
 
 def _prune(kept: qemu.Image) -> None:
     """Remove the images that neither a guest runs on nor the disk of one that ended is based on."""
-    used = qemu.used_images()
     for one in installed():
         same = one.folder.name.rsplit("-", 1)[0] == kept.folder.name.rsplit("-", 1)[0]
-        if same and one != kept and one.folder not in used and os.access(one.folder, os.W_OK):
+        if same and one != kept and not qemu.in_use(one) and os.access(one.folder, os.W_OK):
             shutil.rmtree(one.folder, ignore_errors=True)

@@ -15,6 +15,7 @@ def check(
     name: o.NameOption = None,
     nodes: o.NodesOption = None,
     provider: o.ProviderOption = None,
+    option: o.OwnOption = None,
     file: o.FileOption = None,
     json: o.JsonOption = False,
 ) -> None:
@@ -26,7 +27,7 @@ def check(
     from hvdctl.cli.terminal import Terminal
 
     terminal = Terminal(as_json=json)
-    spec = o.resolve(name, file, nodes=nodes, provider=provider)
+    spec = o.resolve(name, file, option=option, nodes=nodes, provider=provider)
     results = []
     for result in checks.run(spec):
         results.append(result)

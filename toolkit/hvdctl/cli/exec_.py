@@ -21,7 +21,7 @@ def exec_(
 
     Example: `hvdctl exec --all -- nproc`
     """
-    from hvdctl import process, ssh
+    from hvdctl import ssh
     from hvdctl.cli.terminal import Terminal
     from hvdctl.errors import HvdctlError, UsageError
 
@@ -35,7 +35,7 @@ def exec_(
     if not command:
         raise UsageError("no command given", hint="hvdctl exec node1 -- hostname")
     targets = names if all_ else [ssh.host(cluster, chosen)]
-    done = process.gather([ssh.argv(cluster, node, command) for node in targets], timeout=timeout)
+    done = ssh.gather([ssh.argv(cluster, node, command) for node in targets], timeout=timeout)
     data = [
         {"node": node, "exit_code": one.returncode, "stdout": one.stdout, "stderr": one.stderr}
         for node, one in zip(targets, done, strict=True)

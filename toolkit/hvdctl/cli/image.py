@@ -9,7 +9,9 @@ import typer
 
 from hvdctl.cli.options import JsonOption, VerboseOption
 
-app = typer.Typer(help="The images that nodes run.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="The images that nodes run.\n\nExample: `hvdctl image build all`", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command()

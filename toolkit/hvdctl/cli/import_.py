@@ -31,7 +31,7 @@ def import_(
 ) -> None:
     """Write the spec of a cluster on machines that another tool knows of.
 
-    Example: `hvdctl import experiment.rspec && hvdctl up`
+    Example: `hvdctl import --scan experiment.rspec && hvdctl up`
     """
     import os
 
@@ -43,13 +43,17 @@ def import_(
     stdout = str(output) == "-"
     if not stdout and output.exists() and not force:
         raise UsageError(f"{output} exists", hint="`--force` writes over it, `--output` chooses another file")
-    login = str(key.expanduser().absolute()) if key else None
+    login = str(key.expanduser().resolve()) if key else None
     if files:
         found = importers.read(files, user=user, group=group, key=login)
     else:
         found = importers.from_job(os.environ, user=user, group=group)
     values = importers.spec(found, name=name, key=login, proxy=proxy)
     prints = importers.add_host_keys(values) if scan else {}
+    if unknown := importers.unknown(values):
+        again = "--scan" if stdout else "--scan --force"
+        hosts = "1 host" if unknown == 1 else f"{unknown} hosts"
+        found.notes.append(f"host keys of {hosts} are not known here: add {again}, or log in to each once with ssh")
     text = importers.written(values, files or [])
     if not stdout:
         try:

@@ -25,5 +25,10 @@ def list_(json: o.JsonOption = False) -> None:
             terminal.line("no clusters; `hvdctl up` makes one")
 
     terminal.result(rows, render)
+    for row in rows:
+        if row["state"] == "unknown here":
+            terminal.say(
+                f"{row['cluster']} is not known here: `hvdctl down --name {row['cluster']} --force` removes it"
+            )
     for site in unasked:
         terminal.say(site)

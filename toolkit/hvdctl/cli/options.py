@@ -89,7 +89,7 @@ def find_cluster(name: str | None, file: Path | None = None) -> Cluster:
 
     source = spec_file(file)
     chosen = name if name is not None else (read_file(source) if source else {}).get("name", "default")
-    return Cluster(parse({"name": chosen}, source=str(source or "--name")).name)
+    return Cluster(parse({"name": chosen}, source="--name" if name is not None else str(source)).name)
 
 
 def resolve(
@@ -100,18 +100,12 @@ def resolve(
     **flags: Any,
 ) -> Spec:
     """The spec: what the cluster was, under the file, under the flags."""
-    from hvdctl.spec import kept, load, read_file
+    from hvdctl.spec import load
 
     cluster = find_cluster(name, file)
-    source = spec_file(file)
     given = {key: value for key, value in flags.items() if value is not None} | {"name": cluster.name}
-    written = read_file(source) if source else {}
-    stored = kept(cluster.spec().stored(), {**written, **given}) if cluster.exists else {}
-    for key, over in (("env", environment(env)), ("options", settings(option))):
-        below = written.get(key) or stored.get(key) or {}
-        if over and isinstance(below, dict):  # else `load` says what it must be
-            given[key] = {**below, **over}
-    return load(source, given, stored)
+    given |= {key: over for key, over in (("env", environment(env)), ("options", settings(option))) if over}
+    return load(spec_file(file), given, cluster.spec().stored() if cluster.exists else {})
 
 
 def pairs(flag: str, given: list[str], example: str) -> dict[str, str]:

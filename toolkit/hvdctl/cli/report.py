@@ -9,7 +9,9 @@ import typer
 
 from hvdctl.cli import options as o
 
-app = typer.Typer(help="The pages of benches.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="The pages of benches.\n\nExample: `hvdctl report open`", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command("list")

@@ -42,7 +42,9 @@ def read(
             found.append(ansible.read(source, user, group, key))
         elif kind == "list":
             found.append(hostlist.read(source, user))
-    return merged(found)
+    together = merged(found)
+    together.key = key or together.key
+    return together
 
 
 def from_job(environment: Mapping[str, str], *, user: str | None = None, group: str | None = None) -> Imported:
@@ -88,6 +90,14 @@ def add_host_keys(values: dict[str, Any]) -> dict[str, list[str]]:
     return {str(host): [fingerprint(key) for key in found] for host, found in zip(options.hosts, keys, strict=True)}
 
 
+def unknown(values: dict[str, Any]) -> int:
+    """How many hosts of a spec have no host key in it or in known_hosts."""
+    from hvdctl.sites.hosts import host_keys
+    from hvdctl.sites.static import Options
+
+    return sum(not keys for keys in host_keys(Options.model_validate(values["options"]).hosts))
+
+
 def written(values: dict[str, Any], sources: Sequence[str]) -> str:
     """The spec as a file."""
     command = shlex.join(["hvdctl", "import", *(Path(source).name for source in sources)])
@@ -103,12 +113,17 @@ def _no_groups(group: str, source: str) -> UsageError:
 
 def _open(source: str) -> Source:
     path = Path(source)
+    if not source.strip():
+        raise UsageError("an empty name is no file and no list of hosts", hint=f"name {KINDS}")
     if not path.exists() and re.search(r"[\[,]", source):
-        return Source(source, None, source)
+        # A comma after a single name tells it from a file, as with Ansible's -i.
+        return Source(source, None, source.removesuffix(",") if source.count(",") == 1 else source)
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise UsageError(f"there is no file {source}", hint=f"name {KINDS}") from None
+        single = "/" not in source and path.suffix not in _RSPEC | _ANSIBLE
+        alone = f"; a single host needs a file, or a comma: `hvdctl import {source},`" if single else ""
+        raise UsageError(f"there is no file {source}", hint=f"name {KINDS}{alone}") from None
     except IsADirectoryError:
         raise UsageError(f"{source} is a folder", hint="name the files in it") from None
     except UnicodeDecodeError:

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ def read(source: Source, user: str | None = None, group: str | None = None, key:
     notes: list[str] = []
     hosts = [_host(name, variables[name], source.name, user, notes) for name in names]
     slots = _slots(variables, source.name)
-    return Imported(hosts, slots, key=key or _key(variables, source.name), notes=list(dict.fromkeys(notes)))
+    login = None if key else _key(variables, source.name, groups if group is None else [])
+    return Imported(hosts, slots, key=login, notes=list(dict.fromkeys(notes)), source=source.name)
 
 
 def _listed(source: Source) -> dict[str, Any]:
@@ -165,20 +166,21 @@ def _arguments(words: str, where: str) -> Iterator[tuple[str, str]]:
             yield flag, ""
 
 
-def _key(variables: dict[str, dict[str, Any]], source: str) -> str | None:
+def _key(variables: dict[str, dict[str, Any]], source: str, groups: Sequence[str]) -> str | None:
     keys = {
         name: given.get("ansible_ssh_private_key_file") or given.get("ansible_private_key_file")
         for name, given in variables.items()
     }
+    choose = f"choose a group by --group ({', '.join(groups)}), or " if groups else ""
     (first, key), *others = keys.items()
     for name, other in others:
         if other != key:
             raise UsageError(
                 f"{source}: {first} and {name} have different login keys, {key or 'none'} and {other or 'none'}",
-                hint="a cluster has one: give it with --key",
+                hint=f"a cluster has one: {choose}give it with --key",
             )
     if key and not str(key).startswith(("/", "~/")):
-        return str(Path(str(key)).absolute())
+        return str(Path(str(key)).resolve())
     return str(key) if key else None
 
 

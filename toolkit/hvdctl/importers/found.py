@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hvdctl.errors import UsageError
+from hvdctl.spec import format_rate
 
 _Value = TypeVar("_Value")
 
@@ -32,6 +33,8 @@ class Imported:
     key: str | None = None
     notes: list[str] = field(default_factory=list)
     """What the user should know of what was left out or assumed."""
+    source: str = ""
+    """The file or files in which it was found."""
 
 
 def merged(parts: Sequence[Imported]) -> Imported:
@@ -42,23 +45,35 @@ def merged(parts: Sequence[Imported]) -> Imported:
         raise UsageError(
             f"{', '.join(twice)} stands there twice", hint="a machine is one node: name it in one file only"
         )
-    notes = [note for part in parts for note in part.notes]
-    rates = {part.rate for part in parts}
-    return Imported(
-        hosts,
-        slots=_one("slots", [part.slots for part in parts]),
-        rate=rates.pop() if len(rates) == 1 else None,
-        key=_one("login keys", [part.key for part in parts]),
-        notes=notes,
-    )
+    made = Imported(hosts, notes=[note for part in parts for note in part.notes])
+    made.slots = _of_all("slots", {part.source: part.slots for part in parts}, str, made.notes)
+    made.rate = _of_all("net", {part.source: part.rate for part in parts}, format_rate, made.notes)
+    keys = {part.source: part.key for part in parts}
+    made.key = _one("login keys", keys)
+    if made.key and (without := [source for source, key in keys.items() if key is None]):
+        made.notes.append(f"the login key {made.key} is used for the hosts of {', '.join(without)} too")
+    return made
 
 
 def place(host: dict[str, Any]) -> str:
     return f"{host['address']}:{host['port']}" if host.get("port", 22) != 22 else str(host["address"])
 
 
-def _one(what: str, values: Sequence[_Value | None]) -> _Value | None:
-    known = list(dict.fromkeys(value for value in values if value is not None))
+def _of_all(what: str, values: Mapping[str, int | None], shown: Callable[[int], str], notes: list[str]) -> int | None:
+    """What all files say: a spec has it for all nodes or for none."""
+    found = _one(what, values)
+    without = [source for source, value in values.items() if value is None]
+    if found is None or not without:
+        return found
+    source = next(source for source, value in values.items() if value is not None)
+    notes.append(
+        f"{what} is left out, as it would be that of all nodes: {source} has {shown(found)}, {', '.join(without)} none"
+    )
+    return None
+
+
+def _one(what: str, values: Mapping[str, _Value | None]) -> _Value | None:
+    known = list(dict.fromkeys(value for value in values.values() if value is not None))
     if len(known) > 1:
         raise UsageError(f"the files have different {what}: {known[0]} and {known[1]}", hint="import them one by one")
     return known[0] if known else None

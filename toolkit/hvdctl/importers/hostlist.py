@@ -16,6 +16,8 @@ _HINT = "write a host on each line, such as n1 or me@n1:2222, or an expression s
 _LINE = re.compile(r"(?P<names>\S+)(?:\s+slots=(?P<slots>[1-9]\d{0,3}))?")
 _HOST = re.compile(r"(?:(?P<user>[^@]+)@)?(?:(?P<name>[^@:]+)(?::(?P<port>\d{1,5}))?|(?P<v6>[^@:]*:[^@:]*:[^@]*))")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+# A number above is no count of slots, but a port.
+_MAX_SLOTS = 256
 _TASKS = re.compile(r"([1-9]\d{0,3})(?:\(x\d+\))?")
 
 
@@ -31,6 +33,8 @@ def read(source: Source, user: str | None = None) -> Imported:
         if match is None:
             raise UsageError(f"{where}: {words!r} is not a host", hint=_HINT)
         for name in expand(match["names"], where):
+            if match["slots"] is None:
+                _check_number(name, where)
             counted[name] += int(match["slots"] or 1)
             if len(counted) > MAX_NODES:
                 raise UsageError(f"{where}: more than {MAX_NODES} hosts", hint="a cluster has no more nodes than that")
@@ -44,7 +48,7 @@ def read(source: Source, user: str | None = None) -> Imported:
                 hint="all nodes have the same number: name each host as often, or once",
             )
     hosts = [_host(name, source.name, user) for name in counted]
-    return Imported(hosts, slots=slots if slots > 1 else None)
+    return Imported(hosts, slots=slots if slots > 1 else None, source=source.name)
 
 
 def slurm(nodes: str, tasks: str | None, user: str | None = None) -> Imported:
@@ -89,6 +93,16 @@ def _numbers(bracket: str, where: str) -> list[str]:
             raise UsageError(f"{where}: {bracket} stands for more than {MAX_NODES} hosts", hint="name fewer")
         found += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return found
+
+
+def _check_number(name: str, where: str) -> None:
+    """Raise for n1:4, which is a port to us and four slots to MPICH."""
+    host, _, number = name.rpartition(":")
+    if re.fullmatch(r"[^@:]+", host) and re.fullmatch(r"\d{1,3}", number) and 22 != int(number) <= _MAX_SLOTS:
+        raise UsageError(
+            f"{where}: {name!r} could have {number} slots, as in a machinefile of MPICH, or be at port {number}",
+            hint=f"write `{host} slots={number}`, or with a login me@{name} for the port",
+        )
 
 
 def _host(name: str, where: str, user: str | None) -> dict[str, Any]:

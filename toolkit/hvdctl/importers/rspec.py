@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 from hvdctl.errors import UsageError
 from hvdctl.importers.found import Imported, Source
+from hvdctl.spec import format_rate, parse_rate
 
 _GENI = "{http://www.geni.net/resources/rspec/3}"
 _JFED_PROXY = "{http://jfed.iminds.be/proxy/1.0}proxy"
@@ -29,6 +30,7 @@ class _Interface:
 @dataclass
 class _Link:
     name: str
+    manifest: _Manifest
     interfaces: dict[str, _Interface]
     """By the name of the node."""
     rates: set[int]
@@ -39,6 +41,8 @@ class _Link:
 class _Manifest:
     source: str
     kind: str
+    beside: str = ""
+    """What tells its nodes and links from those of other manifests."""
     nodes: dict[str, ElementTree.Element] = field(default_factory=dict)
     """By the experiment's own name for them."""
     interfaces: dict[str, _Interface] = field(default_factory=dict)
@@ -48,28 +52,33 @@ class _Manifest:
 def read(sources: Sequence[Source], user: str | None = None) -> Imported:
     """The machines of one or more manifests, with their addresses on the link that joins most of them."""
     manifests = [_parse(source) for source in sources]
-    several = len(manifests) > 1
+    if len(manifests) > 1:
+        for manifest in manifests:
+            manifest.beside = f" ({manifest.source})"
     found: dict[str, dict[str, Any]] = {}
     notes: list[str] = []
     without: list[str] = []
     usual: str | None = None
+    users: list[set[str]] = []
     for index, manifest in enumerate(manifests):
         for name, node in manifest.nodes.items():
             if _text(node, "sliver_type", "name") == _STORAGE:
-                notes.append(f"{name} is left out: it is storage, not a machine")
-            elif host := _host(node, name, manifest.source, user, usual):
-                found[f"{index}/{name}"] = host
+                notes.append(f"{name}{manifest.beside} is left out: it is storage, not a machine")
+            elif logins := _logins(node):
+                found[f"{index}/{name}"] = host = _host(node, name, manifest.source, logins, user, usual)
                 usual = usual or host.get("user")
+                users.append(set(logins))
             else:
-                without.append(f"{name} ({manifest.source})" if several else name)
+                without.append(f"{name}{manifest.beside}")
     _check(manifests, found, without)
     link = _joining(manifests, set(found))
     for key, host in found.items():
         if link and (interface := link.interfaces.get(key)):
             host |= {"private_address": interface.address} | ({"mac": interface.mac} if interface.mac else {})
-    notes += _remarks(link, found)
-    rate = next(iter(link.rates)) if link and len(link.rates) == 1 else None
-    return Imported([_ordered(host) for host in found.values()], rate=rate, notes=notes)
+    hosts = [_ordered(host) for host in found.values()]
+    notes += [] if user else _whose([host.get("user", "") for host in hosts], users)
+    notes += _remarks(link, found, manifests)
+    return Imported(hosts, rate=_rate(link), notes=notes, source=", ".join(source.name for source in sources))
 
 
 def _parse(source: Source) -> _Manifest:
@@ -97,26 +106,35 @@ def _parse(source: Source) -> _Manifest:
     return manifest
 
 
-def _host(
-    node: ElementTree.Element, name: str, source: str, user: str | None, usual: str | None
-) -> dict[str, Any] | None:
-    """How a node is logged in to, by `user` or else by `usual` where it may; None where the manifest has no login."""
-    services = node.findall(f"{_GENI}services")
-    proxies = {p.get("for", ""): p.get("proxy", "") for s in services for p in s.findall(_JFED_PROXY)}
-    logins = [
-        login
-        for service in services
-        for login in service.findall(f"{_GENI}login")
+def _logins(node: ElementTree.Element) -> dict[str, ElementTree.Element]:
+    """The logins by SSH key, the first of each user."""
+    proxies = _proxies(node)
+    found: dict[str, ElementTree.Element] = {}
+    for login in node.iterfind(f"{_GENI}services/{_GENI}login"):
         # A jump host may be listed among the logins.
-        if login.get("authentication") == "ssh-keys" and login.get("hostname") and _at(login) not in proxies.values()
-    ]
-    if not logins:
-        return None
-    by_user = {login.get("username", ""): login for login in reversed(logins)}
-    if user is not None and user not in by_user:
-        names = ", ".join(reversed(by_user))
+        if login.get("authentication") == "ssh-keys" and login.get("hostname") and _at(login) not in proxies.values():
+            found.setdefault(login.get("username", ""), login)
+    return found
+
+
+def _proxies(node: ElementTree.Element) -> dict[str, str]:
+    """The jump hosts by the logins that they are for."""
+    return {p.get("for", ""): p.get("proxy", "") for p in node.iterfind(f"{_GENI}services/{_JFED_PROXY}")}
+
+
+def _host(
+    node: ElementTree.Element,
+    name: str,
+    source: str,
+    logins: dict[str, ElementTree.Element],
+    user: str | None,
+    usual: str | None,
+) -> dict[str, Any]:
+    """How a node is logged in to, by `user` or else by `usual` where it may."""
+    if user is not None and user not in logins:
+        names = ", ".join(logins)
         raise UsageError(f"{source}: node {name} has no login for {user!r}", hint=f"choose --user among: {names}")
-    login = by_user.get(user or usual or "", logins[0])
+    login = logins.get(user or usual or "", next(iter(logins.values())))
     port = login.get("port", "22")
     if not re.fullmatch(r"\d{1,5}", port):
         raise UsageError(f"{source}: node {name} has a login at port {port!r}, which is no number", hint=_HINT)
@@ -125,7 +143,7 @@ def _host(
         host["user"] = login.get("username")
     if int(port) != 22:
         host["port"] = int(port)
-    if proxy := proxies.get(_at(login)):
+    if proxy := _proxies(node).get(_at(login)):
         host["proxy"] = proxy
     return host
 
@@ -174,7 +192,7 @@ def _link(element: ElementTree.Element, index: int, manifests: Sequence[_Manifes
     properties = element.findall(f"{_GENI}property")
     rates = {_capacity(p.get("capacity", ""), name, manifests[index].source) for p in properties if p.get("capacity")}
     impaired = any(p.get(what, "0").strip("0.") for p in properties for what in ("latency", "packet_loss"))
-    return _Link(name, joined, rates - {0}, impaired)
+    return _Link(name, manifests[index], joined, rates - {0}, impaired)
 
 
 def _capacity(text: str, link: str, source: str) -> int:
@@ -183,18 +201,43 @@ def _capacity(text: str, link: str, source: str) -> int:
     return int(text) * _KBIT
 
 
-def _remarks(link: _Link | None, found: dict[str, Any]) -> list[str]:
+def _rate(link: _Link | None) -> int | None:
+    if link is None or len(link.rates) != 1:
+        return None
+    (rate,) = link.rates
+    try:
+        return parse_rate(format_rate(rate))
+    except ValueError as error:
+        raise UsageError(
+            f"{link.manifest.source}: the capacity of link {link.name}: {error}",
+            hint="change it in the experiment, or take `capacity` out of the link in the file: then `net` is left out",
+        ) from None
+
+
+def _whose(taken: Sequence[str], users: Sequence[set[str]]) -> list[str]:
+    """Whose logins are taken, where they are not all of one user."""
+    chosen = list(dict.fromkeys(taken))
+    if len(set().union(*users)) < 2:
+        return []
+    others = sorted(set.intersection(*users) - (set(chosen) if len(chosen) == 1 else set()))
+    choice = f"; --user could choose {', '.join(others)}" if others else ""
+    return [f"the logins of {', '.join(chosen)} are taken{choice}"]
+
+
+def _remarks(link: _Link | None, found: dict[str, Any], manifests: Sequence[_Manifest]) -> list[str]:
     if len(found) < 2:
         return []
     if link is None:
         return ["no link joins the nodes: each gets the address of its login, at which the others must reach it"]
     told = []
-    if apart := [key.partition("/")[2] for key in found if key not in link.interfaces]:
-        told.append(f"{', '.join(apart)} is not on link {link.name}: it gets the address of its login")
+    shown = f"link {link.name}{link.manifest.beside}"
+    places = [key.partition("/") for key in found if key not in link.interfaces]
+    if apart := [f"{name}{manifests[int(index)].beside}" for index, _, name in places]:
+        told.append(f"{', '.join(apart)} is not on {shown}: it gets the address of its login")
     if len(link.rates) > 1:
-        told.append(f"net is left out: link {link.name} has different capacities")
+        told.append(f"net is left out: {shown} has different capacities")
     if link.impaired:
-        told.append(f"the testbed itself delays or drops packets on link {link.name}; hvdctl adds nothing to that")
+        told.append(f"the testbed itself delays or drops packets on {shown}; hvdctl adds nothing to that")
     return told
 
 

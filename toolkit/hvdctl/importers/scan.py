@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,10 +34,13 @@ def scan(hosts: Sequence[Host], key: Path | None = None) -> list[list[str]]:
         if not keys
     ]
     if silent:
-        raise HvdctlError(
-            f"no host key from {', '.join(silent)}",
-            hint="see that these are up and can be reached from here; nothing was written",
+        unknown = _unknown_hops([host for host, keys in zip(hosts, found, strict=True) if not keys])
+        hint = (
+            f"the host key of {', '.join(unknown)} on the way is not known here: log in to it once with ssh, then again"
+            if unknown
+            else "see that these are up and can be reached from here"
         )
+        raise HvdctlError(f"no host key from {', '.join(silent)}", hint=f"{hint}; nothing was written")
     _check_known(hosts, found)
     return found
 
@@ -82,6 +86,15 @@ def _text(file: Path) -> str:
 def _keys(text: str) -> list[str]:
     lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
     return sorted({" ".join(words[1:3]) for words in lines if len(words) >= 3}, key=preference)
+
+
+def _unknown_hops(hosts: Sequence[Host]) -> list[str]:
+    """The jump hosts to these that known_hosts has no key of."""
+    words = [hop.rpartition("@")[2] for host in hosts for hop in (host.proxy or "").split(",") if hop]
+    parts = [re.fullmatch(r"\[?(.+?)\]?(?::(\d+))?", word) for word in words]
+    # Unchecked: the form of a jump host was checked as that of its host.
+    hops = [Host.model_construct(address=part[1], port=int(part[2] or 22)) for part in parts if part]
+    return [name for name, keys in in_known_hosts(hops).items() if not keys]
 
 
 def _check_known(hosts: Sequence[Host], found: Sequence[Sequence[str]]) -> None:

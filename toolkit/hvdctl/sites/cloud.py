@@ -8,10 +8,10 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from hvdctl.errors import UsageError
-from hvdctl.spec import Delay, Size, Spec, format_size
+from hvdctl.spec import Delay, Size, Spec, format_size, parse_disk
 
 TAG = "hvdctl.cluster"
 NAME_TAG = "hvdctl.name"
@@ -54,15 +54,13 @@ def text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def check_disk(size: int | None) -> int | None:
-    if size is not None and size < _SMALLEST:
-        raise ValueError(f"a disk of {format_size(size)} holds no machine; write 8g or more")
-    return size
+def check_disk(value: object) -> int | None:
+    return parse_disk(value, _SMALLEST)
 
 
 Ttl = Annotated[str | None, BeforeValidator(parse_ttl, json_schema_input_type=str | None)]
 Admitted = Annotated[list[str], BeforeValidator(parse_admitted, json_schema_input_type=str | list[str])]
-Disk = Annotated[Size, AfterValidator(check_disk)]
+Disk = Annotated[Size, BeforeValidator(check_disk)]
 Text = Annotated[str, BeforeValidator(text, json_schema_input_type=str | int)]
 
 

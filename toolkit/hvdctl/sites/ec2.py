@@ -57,7 +57,7 @@ _GONE = ({"Code": 48, "Name": "terminated"}, "deleting", "deleted")
 
 def session(profile: str | None, region: str) -> Any:
     if not awserrors.installed():
-        raise ToolMissing("boto3, with which AWS is asked, is not installed", hint="pip install 'hvdctl[aws]'")
+        raise ToolMissing("boto3, with which AWS is asked, is not installed", hint="in a clone: pip install '.[aws]'")
     import boto3
     import botocore.session
 

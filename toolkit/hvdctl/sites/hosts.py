@@ -11,7 +11,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from hvdctl import process
 from hvdctl.errors import UsageError
@@ -39,13 +39,22 @@ class Host(BaseModel):
         None, description="Jump hosts such as me@bastion:2222, in order, commas between them; null: none."
     )
     host_key: list[str] = Field(
-        default_factory=list, description="Its host keys as `type base64`; empty: those in your known_hosts."
+        default_factory=list, description="Its host key as `type base64`, or several; empty: those in your known_hosts."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_and_values(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError(f"{value!r} is not a host with keys and values; write {{address: {value}}}")
+        return value
 
     @field_validator("address")
     @classmethod
     def _address(cls, value: str) -> str:
-        if not re.fullmatch(_NAME, value) and not _is_address(value, (4, 6)):
+        # Digits and dots alone are an address, or a mistake in one.
+        name = re.fullmatch(_NAME, value) and not re.fullmatch(r"[\d.]+", value)
+        if not name and not _is_address(value, (4, 6)):
             raise ValueError(f"{value!r} is not the name or address of a host")
         return value
 
@@ -79,6 +88,11 @@ class Host(BaseModel):
         if value is not None and not re.fullmatch(rf"{_HOP}(?:,{_HOP})*", value):
             raise ValueError(f"{value!r} is not a jump host; write user@host:port, several with commas between them")
         return value
+
+    @field_validator("host_key", mode="before", json_schema_input_type=str | list[str])
+    @classmethod
+    def _host_keys(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
 
     @field_validator("host_key")
     @classmethod

@@ -25,6 +25,7 @@ _SWEEPS = 5
 _PAUSE = 3.0
 _VARIABLES = ("OS_CLOUD", "OS_AUTH_URL")
 _FILES = ("clouds.yaml", "~/.config/openstack/clouds.yaml", "/etc/openstack/clouds.yaml")
+_NO_CREDENTIALS = "there are no OpenStack credentials: --option cloud=NAME of a clouds.yaml, or the OS_* variables"
 _HINTS = (
     cloud.NO_PROVIDER,
     (
@@ -91,6 +92,8 @@ def _told(error: Exception) -> HvdctlError | None:
     # The SDK's errors and those of the two libraries under it; a defect of ours is none of them.
     if type(error).__module__.split(".")[0] not in {"openstack", "keystoneauth1", "os_service_types"}:
         return None
+    if "not given: auth_url" in str(error):
+        return UsageError(_NO_CREDENTIALS, hint="infra/openstack/README.md says more")
     return HvdctlError(f"OpenStack: {error}", hint=explain(str(error)))
 
 
@@ -104,6 +107,8 @@ def preflight(spec: Spec) -> None:
 
     options = _options(spec)
     cloud.check_admitted(options.admit)
+    if not (options.cloud or _in_use()):
+        _check_chosen(options)  # else the cloud is asked for what it has
     connection = _connect(options)
     _check_project(connection, spec.name)
     if not Cluster(spec.name).exists and stack.things(connection, spec.name):
@@ -202,11 +207,20 @@ def _options(spec: Spec) -> Options:
 def _connect(options: Options) -> Any:
     if not _installed():
         raise ToolMissing(
-            "openstacksdk, with which OpenStack is asked, is not installed", hint="pip install 'hvdctl[openstack]'"
+            "openstacksdk, with which OpenStack is asked, is not installed",
+            hint="in a clone: pip install '.[openstack]'",
         )
     import openstack
 
     return openstack.connect(cloud=options.cloud, region_name=options.region)
+
+
+def _check_chosen(options: Options) -> None:
+    if missing := [key for key in ("flavor", "image") if getattr(options, key) is None]:
+        raise UsageError(
+            f"{' and '.join(f'options.{key}' for key in missing)} must be chosen",
+            hint=" ".join(f"--option {key}=NAME" for key in missing) + ", as the cloud names them",
+        )
 
 
 def _where(cluster: str) -> Iterator[Any]:

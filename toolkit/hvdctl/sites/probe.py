@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hvdctl import inventory, process, ssh
-from hvdctl.cluster import Node, write
+from hvdctl.cluster import Cluster, Node, write
 from hvdctl.providers import Access
 from hvdctl.sites.hosts import Host
 
@@ -34,6 +34,7 @@ _SCRIPT = "; ".join(
         'echo "hvdctl:interface=$at"',
         'echo "hvdctl:mac=$(cat "/sys/class/net/$at/address" 2>/dev/null)"',
         """echo "hvdctl:addresses=$(ip -o -4 addr show 2>/dev/null | awk '$2 ~ /^lo$/ {next} {printf "%s ", $4}')" """,
+        'echo "hvdctl:owner=$(cat "/etc/hvdctl/$2/owner" 2>/dev/null)"',
         'echo "hvdctl:ours=$(sudo -n test -d "/etc/hvdctl/$2" 2>/dev/null && echo yes)"',
     )
 )
@@ -42,10 +43,11 @@ _SCRIPT = "; ".join(
 def refusals(cluster: str, hosts: Sequence[Host], nodes: Sequence[Node], access: Access) -> list[str]:
     """A line for each thing that keeps a host from becoming its node: the host, what was tried, what to do."""
     answers = _ask(cluster, nodes, access)
+    owner = Cluster(cluster).owner()
     return [
         f"{node.name} ({host}): {problem}"
         for node, host, done in zip(nodes, hosts, answers, strict=True)
-        for problem in problems(host, node.private_address, done)
+        for problem in problems(host, node.private_address, done, cluster, owner)
     ]
 
 
@@ -61,10 +63,12 @@ def _ask(cluster: str, nodes: Sequence[Node], access: Access) -> list[subprocess
         login = [process.tool("ssh"), "-F", str(config), "-o", "BatchMode=yes"]
         scripts = [shlex.join(["sh", "-c", _SCRIPT, "sh", node.private_address, cluster]) for node in nodes]
         commands = [[*login, name, "--", script] for name, script in zip(names, scripts, strict=True)]
-        return process.gather(commands, timeout=_PATIENCE)
+        return ssh.gather(commands, timeout=_PATIENCE)
 
 
-def problems(host: Host, private: str, done: subprocess.CompletedProcess[str]) -> Iterator[str]:
+def problems(
+    host: Host, private: str, done: subprocess.CompletedProcess[str], cluster: str = "", owner: str = ""
+) -> Iterator[str]:
     """Why a host can't be used, and what to do, from its answer or from what ssh said. Pure."""
     facts = dict(re.findall(r"^hvdctl:(\w+)=(.*?) *$", done.stdout, re.MULTILINE))
     if "ours" not in facts:
@@ -76,6 +80,11 @@ def problems(host: Host, private: str, done: subprocess.CompletedProcess[str]) -
         yield f"`sudo -n true` was refused; allow {host.user!r} sudo without a password"
     if not _supported(*facts["os"].partition(" ")[::2]):
         yield f"runs {facts['os'].strip() or 'an unknown system'}; it must be Debian 11, Ubuntu 22.04 or a later one"
+    if facts["owner"] not in ("", owner):
+        yield (
+            f"is part of another cluster {cluster!r}; choose another --name, or `hvdctl down` where that one was made, "
+            f"or, if nobody uses it any more, `sudo rm /etc/hvdctl/{cluster}/owner` there"
+        )
     # What stands there already took its room.
     if facts["ours"] != "yes" and (free := int(facts["free"] or 0) * 1024) < ROOM:
         yield f"has {free / 2**30:.1f} GiB free in /, {ROOM / 2**30:.0f} GiB are needed; make room"

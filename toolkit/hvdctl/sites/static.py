@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from hvdctl import inventory, process, ssh
+from hvdctl import inventory, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.progress import Progress, Step
@@ -66,6 +66,8 @@ class Options(BaseModel):
             return None
         if not value.startswith(("/", "~/")):
             raise ValueError(f"{value!r} is not the path of a private key; write it from / or from ~/")
+        if value.endswith(".pub"):
+            raise ValueError(f"{value!r} is the public key; name the private one, {value.removesuffix('.pub')}")
         return str(Path(value).expanduser())
 
 
@@ -88,11 +90,13 @@ def access(spec: Spec) -> Access:
     """The login key, and the host keys as the spec or known_hosts has them; raise where none of a host is known."""
     hosts = _used(spec)
     keys = host_keys(hosts)
-    if unknown := [host.known_as for host, found in zip(hosts, keys, strict=True) if not found]:
+    if unknown := [host for host, found in zip(hosts, keys, strict=True) if not found]:
+        by_scan = "" if any(host.proxy for host in unknown) else ", or `ssh-keyscan` into known_hosts, and compare"
         raise UsageError(
-            f"no host key is known of {', '.join(unknown)}, and hvdctl trusts none that it was not told",
-            hint="`hvdctl import --scan FILE` writes them into the spec and shows their fingerprints to compare; or "
-            "`ssh-keyscan` into known_hosts, and compare",
+            f"no host key is known of {', '.join(host.known_as for host in unknown)}, "
+            "and hvdctl trusts none that it was not told",
+            hint="`hvdctl import --scan --force FILE` (with the same flags as before) writes them into the spec and "
+            f"shows their fingerprints to compare; or log in to each once with ssh{by_scan}",
         )
     key = _options(spec).key
     named = {f"node{index}": found for index, found in enumerate(keys)}
@@ -234,7 +238,7 @@ def _ask(cluster: str, command: Sequence[str]) -> list[tuple[str, subprocess.Com
     folder = Cluster(cluster)
     names = _machines(folder)
     asked = (ssh.argv(folder, inventory.ssh_host(name, "machine"), command) for name in names)
-    return list(zip(names, process.gather(asked, timeout=_PATIENCE), strict=True))
+    return list(zip(names, ssh.gather(asked, timeout=_PATIENCE), strict=True))
 
 
 def _machines(folder: Cluster) -> list[str]:

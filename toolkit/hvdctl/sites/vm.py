@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from hvdctl import kvm, process, qemu
-from hvdctl.errors import UsageError
+from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.progress import Progress, Step
-from hvdctl.spec import Delay, Size
+from hvdctl.spec import Delay, Size, parse_disk
 
 if TYPE_CHECKING:
     from hvdctl.spec import Spec
 
 _MEMORY = 2 * 2**30
+_DISK = 20 * 2**30
 _IMAGE = "auto"
 
 
@@ -29,7 +31,7 @@ class Options(BaseModel):
     image: Annotated[str, Field(min_length=1)] = Field(
         _IMAGE, description="Folder with disk.raw, vmlinuz and initrd; auto: the one of `hvdctl image build vm`."
     )
-    disk: Size = Field(20 * 2**30, description="Disk of a machine, such as 40g; it grows as it is written to.")
+    disk: Size = Field(_DISK, description="Disk of a machine, 20g or more; it grows as it is written to.")
     subnet: str = Field("10.87.0.0/16", description="Addresses of the network between the machines.")
     internet: bool = Field(True, description="Whether the machines reach beyond this one.")
     firewall: bool = Field(True, description="Whether the machines refuse all but SSH from outside the cluster.")
@@ -42,16 +44,16 @@ class Options(BaseModel):
             found = ipaddress.IPv4Network(value)
         except ValueError:
             found = None
+        if found and "/" not in value:
+            raise ValueError(f"{value!r} has no prefix length; write a range such as 10.87.0.0/16")
         if found is None or found.prefixlen > 29 or found.overlaps(ipaddress.IPv4Network("10.0.2.0/24")):
             raise ValueError(f"{value!r} is not a free range; write one such as 10.87.0.0/16, 10.0.2.0/24 is taken")
         return value
 
-    @field_validator("disk")
+    @field_validator("disk", mode="before")
     @classmethod
-    def _disk(cls, value: int | None) -> int:
-        if value is None or value < 20 * 2**30:
-            raise ValueError("a machine's disk has 20g or more")
-        return value
+    def _disk(cls, value: object) -> int | None:
+        return parse_disk(value, _DISK, needed=True)
 
 
 def preflight(spec: Spec) -> None:
@@ -170,5 +172,8 @@ def _options(spec: Spec) -> Options:
 
 def _running(cluster: str, key: str) -> dict[str, Any]:
     """What was written down of each guest that runs."""
-    facts = {name: qemu.stored(qemu.home(cluster) / name).get(key) for name in qemu.running(cluster)}
+    facts = {}
+    for name in qemu.running(cluster):
+        with contextlib.suppress(HvdctlError):  # `up` says what is wrong
+            facts[name] = qemu.stored(qemu.home(cluster) / name).get(key)
     return {name: value for name, value in facts.items() if value is not None}

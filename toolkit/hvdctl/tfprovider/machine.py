@@ -6,6 +6,7 @@ import json
 import math
 import re
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tf.schema import Attribute, Schema
 from tf.types import Bool, Number, String, Unknown
 
 from hvdctl import inventory, kvm, process, qemu, ssh
-from hvdctl.cluster import Cluster, digest
+from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError
 from hvdctl.tfprovider.resource import EngineResource, common
 
@@ -24,7 +25,7 @@ OUTSIDE, INSIDE = 0x86, 0x87
 _STARTS = 3
 _SYNC_PATIENCE = 60.0
 # What a disk was made with: with something else in place of it, another disk is wanted.
-_OF_DISK = ("disk", "private_address", "user_data")
+_OF_DISK = ("disk", "private_address")
 # What a guest is only started with: it is started again with its own disk.
 _OF_START = frozenset({"switch", "socket", "cpus", "memory", "internet"})
 
@@ -47,7 +48,9 @@ class HvdSwitch(EngineResource):
         # One that a killed hvdctl left before Terraform knew of it, or one without its socket. Guests can't be moved to
         # another switch, only be started again.
         drop_switch(planned["cluster"])
-        for pid in qemu.running(planned["cluster"]).values():
+        running = qemu.running(planned["cluster"])
+        _write_out(planned["cluster"], running)
+        for pid in running.values():
             qemu.stop(pid)
         pid, folder = qemu.start_switch(planned["cluster"])
         return {**planned, "id": f"{pid}-{uuid.uuid4().hex[:12]}", "socket": str(folder)}
@@ -123,7 +126,7 @@ class HvdVirtualMachine(EngineResource):
         disk = _own_disk(planned)
         if disk is None:
             raise HvdctlError(f"{_folder(planned)} does not hold what was written down of its disk")
-        _write_out(current["cluster"], current["name"])
+        _write_out(current["cluster"], [current["name"]])
         return _boot(planned, disk)
 
     def remove(self, current: State) -> None:
@@ -196,8 +199,7 @@ def _own_disk(planned: State) -> dict[str, Any] | None:
     known = qemu.stored(folder)
     if not (folder / qemu.DISK).exists() or not known:
         return None
-    given = {**planned, "user_data": digest(planned["user_data"])}
-    if other := [key for key in _OF_DISK if known.get(key) != given[key]]:
+    if other := [key for key in _OF_DISK if known.get(key) != planned[key]]:
         raise HvdctlError(
             f"it ended, and its disk was made with another {' and '.join(other)}; `hvdctl up` without that change "
             "brings it back, `hvdctl down` gives it up"
@@ -218,6 +220,7 @@ def _new_disk(planned: State) -> dict[str, Any]:
     end(planned["cluster"], planned["name"])
     folder = _folder(planned)
     folder.mkdir(mode=0o700, parents=True)
+    qemu.claim(image, folder)
     qemu.overlay(image, folder / qemu.DISK, int(planned["disk"]))
     return {"image": str(image.folder), "image_stamp": image.stamp, "instance": uuid.uuid4().hex}
 
@@ -231,7 +234,7 @@ def _boot(planned: State, disk: dict[str, Any]) -> State:
     chosen, why = kvm.acceleration(image)
     state = {**planned, "id": uuid.uuid4().hex, "acceleration": chosen}
     facts = {key: value for key, value in state.items() if key != "user_data"}
-    facts |= {**disk, "user_data": digest(planned["user_data"]), "why": why, "ssh_port": None}
+    facts |= {**disk, "why": why, "ssh_port": None}
     # Before it starts: a guest whose port nobody was told has another id than the one that is known.
     qemu.store(folder, facts)
     port = _start(planned, folder, image, chosen)
@@ -239,11 +242,12 @@ def _boot(planned: State, disk: dict[str, Any]) -> State:
     return {**state, "ssh_port": port}
 
 
-def _write_out(cluster: str, name: str) -> None:
-    """Have the guest write to its disk what it has not written yet, where it can be asked."""
+def _write_out(cluster: str, names: Iterable[str]) -> None:
+    """Have guests write to their disks what they have not written yet, where they can be asked."""
     known = Cluster(cluster)
     if known.ssh_config.exists():
-        process.gather([ssh.argv(known, inventory.ssh_host(name, "machine"), ["sudo", "sync"])], timeout=_SYNC_PATIENCE)
+        hosts = (inventory.ssh_host(name, "machine") for name in names)
+        process.gather([ssh.argv(known, host, ["sudo", "sync"]) for host in hosts], timeout=_SYNC_PATIENCE)
 
 
 def _stop(cluster: str, name: str) -> None:

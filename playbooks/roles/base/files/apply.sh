@@ -3,6 +3,7 @@
 
 # First of all: what lies in it says whose machine this is, to preflight and to teardown.
 folder "$HVD_ETC" 755
+[ -z "$HVD_OWNER" ] || put "$HVD_ETC/owner" 644 "$HVD_OWNER" || true
 
 # Where root itself can't raise them, as in many system containers, PAM would refuse every login.
 limits=/etc/security/limits.d/hvdctl.conf
