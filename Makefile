@@ -30,7 +30,7 @@ browser: $(VENV)/.ready ## the report in a real browser; installs Chromium where
 	@$(BIN)/pytest tests/browser
 
 e2e: $(VENV)/.ready images ## the tests on a real engine
-	@$(BIN)/pytest tests/e2e -m "not vm" --durations=8
+	@$(BIN)/pytest tests/e2e -m "not vm" --numprocesses=2 --dist=loadfile --durations=8
 
 vm: $(VENV)/.ready images ## the tests on virtual machines; installs QEMU where it is missing
 	@scripts/system.sh --tests
