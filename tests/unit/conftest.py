@@ -6,9 +6,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
+from fake_guests import NETWORK, Machine
 from hvdctl import cli, inventory, qemu
 from hvdctl.cluster import Cluster, write
 from hvdctl.spec import Spec
@@ -104,3 +106,50 @@ def cluster() -> Cluster:
     write(made.known_hosts, inventory.known_hosts("demo", host_keys))
     write(made.ssh_config, inventory.ssh_config("demo", nodes, made.key().private, made.known_hosts))
     return made
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    """This machine, with guests and switches that are no processes."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "run"))
+    return Machine(monkeypatch)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """The folder of a machine image."""
+    folder = tmp_path / "image"
+    folder.mkdir()
+    for name in ("disk.raw", "vmlinuz", "initrd"):
+        (folder / name).write_text(name)
+    return folder
+
+
+@pytest.fixture
+def switch(here: Machine) -> dict[str, Any]:
+    from hvdctl.tfprovider.machine import HvdSwitch
+    from hvdctl.tfprovider.provider import HvdProvider
+    from test_tfprovider import Caller
+
+    made: dict[str, Any] = Caller(HvdSwitch(HvdProvider())).create(NETWORK)
+    return made
+
+
+@pytest.fixture
+def planned(tmp_path: Path, image: Path, switch: dict[str, Any]) -> dict[str, Any]:
+    key = tmp_path / "host key"
+    key.write_text("-----BEGIN\nPRIVATE")
+    return {
+        "cluster": "demo",
+        "name": "node1",
+        "labels": None,
+        "image": str(image),
+        "switch": switch["id"],
+        "socket": switch["socket"],
+        "cpus": 1.5,
+        "memory": 2 * 2**30,
+        "disk": 20 * 2**30,
+        "private_address": "10.87.0.2/16",
+        "internet": False,
+        "user_data": f'#cloud-config\nssh_keys: {{"ed25519_private": "@file:{key}"}}\n',
+    }
