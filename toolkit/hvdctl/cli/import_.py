@@ -31,7 +31,7 @@ def import_(
 ) -> None:
     """Write the spec of a cluster on machines that another tool knows of.
 
-    Example: `hvdctl import --scan experiment.rspec && hvdctl up`
+    Example: `hvdctl import --scan experiment.rspec`, then `hvdctl up` when the fingerprints are right
     """
     import os
 
