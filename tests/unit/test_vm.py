@@ -57,6 +57,8 @@ def test_what_is_left_is_named_and_swept(here: Machine, planned: dict[str, Any],
         "disk hvdctl-demo-node1",
         f"switch {switch['socket']}",
     ]
+    here.switches.clear()
+    assert vm.observe("demo") == {"node1": "cut off"}
     # Half of it: the process is gone, its disk is not.
     here.running.clear()
     assert "disk hvdctl-demo-node1" in vm.leftovers("demo")

@@ -112,7 +112,9 @@ def prepare(spec: Spec, progress: Progress) -> None:
 
 
 def observe(cluster: str) -> dict[str, str]:
-    return dict.fromkeys(qemu.running(cluster), "running")
+    """Guests that run; one whose switch is gone reaches no other node, and counts as lost."""
+    joined = any((folder / "ctl").exists() for folder in qemu.switches(cluster).values())
+    return dict.fromkeys(qemu.running(cluster), "running" if joined else "cut off")
 
 
 def about(cluster: str) -> str:
