@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -61,6 +62,16 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def ends_at_once(waiting: subprocess.Popen[str], asked: Path) -> None:
+    """Ctrl-C ends the process at once, and so those that it has started, whose ids are in the file."""
+    pressed = time.monotonic()
+    waiting.send_signal(signal.SIGINT)
+    _, said = waiting.communicate(timeout=60)
+    assert time.monotonic() - pressed < 10
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    wait_for(lambda: not any(runs(int(pid)) for pid in asked.read_text().split()))
 
 
 def started_with(variable: str) -> list[int]:

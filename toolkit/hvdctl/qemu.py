@@ -161,7 +161,7 @@ def start_switch(cluster: str) -> tuple[int, Path]:
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         for pid, where in switches(cluster).items():
-            if where == folder and (folder / "ctl").exists():
+            if where == folder and open_to_guests(folder):
                 return pid, folder
         time.sleep(0.02)
     raise HvdctlError("vde_switch ended at once")
@@ -175,6 +175,11 @@ def switches(cluster: str) -> dict[int, Path]:
         for word in words
         if word.endswith(f"/{_socket_name(cluster)}")
     }
+
+
+def open_to_guests(folder: Path) -> bool:
+    """Whether the socket of a switch is there; a switch without it is as good as dead."""
+    return (folder / "ctl").exists()
 
 
 def switch_folder(cluster: str) -> Path:

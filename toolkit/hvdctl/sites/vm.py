@@ -113,7 +113,7 @@ def prepare(spec: Spec, progress: Progress) -> None:
 
 def observe(cluster: str) -> dict[str, str]:
     """Guests that run; one whose switch is gone reaches no other node, and counts as lost."""
-    joined = any((folder / "ctl").exists() for folder in qemu.switches(cluster).values())
+    joined = any(map(qemu.open_to_guests, qemu.switches(cluster).values()))
     return dict.fromkeys(qemu.running(cluster), "running" if joined else "cut off")
 
 

@@ -190,7 +190,7 @@ def drop_switch(cluster: str) -> None:
 def _works(cluster: str, switch: str) -> bool:
     """Whether the switch of this id runs, and can be reached."""
     folder = qemu.switches(cluster).get(int(switch.partition("-")[0]))
-    return folder is not None and (folder / "ctl").exists()
+    return folder is not None and qemu.open_to_guests(folder)
 
 
 def _own_disk(planned: State) -> dict[str, Any] | None:
