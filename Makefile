@@ -29,7 +29,7 @@ browser: $(VENV)/.ready ## the report in a real browser; installs Chromium where
 	@scripts/system.sh --tests
 	@$(BIN)/pytest tests/browser
 
-e2e: $(VENV)/.ready images ## the tests on a real engine
+e2e: $(VENV)/.ready $(VENV)/gpulab/.ready images ## the tests on a real engine
 	@$(BIN)/pytest tests/e2e -m "not vm" --numprocesses=2 --dist=loadfile --durations=8
 
 vm: $(VENV)/.ready images ## the tests on virtual machines; installs QEMU where it is missing
@@ -64,6 +64,13 @@ $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/it"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --editable '.[dev]' 2> $(VENV)/pip.log || { tail -n 20 $(VENV)/pip.log; exit 1; }
+	@touch $@
+
+# imec's client pins an old cryptography, which would take the place of ours: a virtual environment of its own.
+$(VENV)/gpulab/.ready: tests/gpulab-client.txt | $(VENV)/.ready
+	@echo "venv: installing imec's GPULab client into $(VENV)/gpulab"
+	@test -x $(VENV)/gpulab/bin/python || $(PYTHON) -m venv $(VENV)/gpulab
+	@$(VENV)/gpulab/bin/python -m pip install --quiet --requirement $< 2> $(VENV)/pip.log || { tail -n 20 $(VENV)/pip.log; exit 1; }
 	@touch $@
 
 clean: ## remove the virtual environment and caches; clusters and images stay

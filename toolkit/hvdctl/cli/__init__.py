@@ -11,6 +11,7 @@ from hvdctl.cli import (
     check,
     down,
     exec_,
+    gpulab,
     image,
     import_,
     init,
@@ -68,6 +69,7 @@ _VERBS: dict[str, Callable[..., None]] = {
 for _name, _verb in _VERBS.items():
     app.command(_name)(_verb)
 app.add_typer(bench.app, name="bench")
+app.add_typer(gpulab.app, name="gpulab")
 app.add_typer(image.app, name="image")
 app.add_typer(report.app, name="report")
 

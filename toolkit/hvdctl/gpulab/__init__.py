@@ -1,0 +1,1 @@
+"""GPULab, imec's service for container jobs on GPUs: a client of its API, and an emulator of it."""
