@@ -14,6 +14,9 @@ output "nodes" {
     ssh_proxy       = try(tostring(node.ssh_proxy), null)
     slots           = tonumber(node.slots)
     gpus            = tonumber(node.gpus)
+    # Public keys of a node that made its own; null where it was given those of the contract.
+    host_key = try(tostring(node.host_key), null)
+    user_key = try(tostring(node.user_key), null)
   }]
   precondition {
     condition     = length(local.nodes) == var.nodes && local.nodes[0].role == "head"

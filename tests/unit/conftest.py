@@ -28,7 +28,7 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setenv("NO_COLOR", "1")
-    for name in [name for name in os.environ if name.startswith(("TF_", "ANSIBLE_"))]:
+    for name in [name for name in os.environ if name.startswith(("TF_", "ANSIBLE_", "GPULAB_", "HVDCTL_GPULAB"))]:
         monkeypatch.delenv(name)
 
 

@@ -51,7 +51,7 @@ def test_spec_to_terraform_variables(case: Path) -> None:
 @pytest.mark.parametrize("case", cases("nodes"))
 def test_nodes_to_inventory_and_files(case: Path) -> None:
     nodes = read_nodes(json.loads(case.read_text()))
-    host_keys = {node.name: (f"ssh-ed25519 HOST-{node.name}",) for node in nodes}
+    host_keys = {node.name: (node.host_key or f"ssh-ed25519 HOST-{node.name}",) for node in nodes}
     files = case.with_suffix("")
     hosts = inventory.inventory("demo", nodes, Path("/home/me/my clusters/demo/ssh/config"))
     held(files / "hosts.yml", yaml.safe_dump(hosts, sort_keys=False))
@@ -59,7 +59,7 @@ def test_nodes_to_inventory_and_files(case: Path) -> None:
     held(files / "ssh_config", inventory.ssh_config("demo", nodes, key, known))
     held(files / "known_hosts", inventory.known_hosts("demo", host_keys))
     held(files / "hostfile", inventory.hostfile(nodes))
-    held(files / "bundle", as_text(inventory.bundle("demo", nodes, host_keys)))
+    held(files / "bundle", as_text(inventory.bundle("demo", nodes, host_keys, "ssh-ed25519 CLUSTER")))
 
 
 @pytest.mark.parametrize("case", cases("layout"))

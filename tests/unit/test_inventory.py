@@ -54,7 +54,7 @@ def test_strict_checking_stays_on_for_this_machine_and_for_the_nodes() -> None:
 def test_the_files_of_hundreds_of_nodes_fit_on_a_command_line() -> None:
     nodes = make_nodes(512)
     host_keys = {node.name: f"ssh-ed25519 {base64.b64encode(random.randbytes(51)).decode()}" for node in nodes}
-    word = inventory.packed(inventory.bundle("a-name-of-two-and-thirty-letters", nodes, host_keys))
+    word = inventory.packed(inventory.bundle("a-name-of-two-and-thirty-letters", nodes, host_keys, "ssh-ed25519 KEY"))
     assert len(word) < 128 * 1024
 
 

@@ -243,7 +243,7 @@ def test_the_template_is_the_default_spec_with_every_key_described(tmp_path: Pat
 
 def test_the_schema_knows_every_key_and_refuses_others() -> None:
     told = schema()
-    assert set(told["properties"]) == set(Spec.model_fields)
+    assert set(told["properties"]) == {*Spec.model_fields, "layout"}
     assert told["additionalProperties"] is False
     assert all(key.get("description") for key in told["properties"].values())
     assert "local" in told["properties"]["provider"]["enum"]
@@ -258,3 +258,33 @@ def test_the_schema_takes_a_delay_as_the_command_does() -> None:
         parse({"provider": "vm", "options": {"delay": delay}}, source="here")
     for delay in ("2 ms", "about 2ms", "2msec", "2"):
         assert not re.search(pattern, delay), delay
+
+
+@pytest.mark.parametrize(("layout", "nodes", "gpus"), [("10x1", 10, 1), ("1x10", 1, 10), ("4x2", 4, 2)])
+def test_a_layout_is_nodes_and_gpus_with_a_rank_each(tmp_path: Path, layout: str, nodes: int, gpus: int) -> None:
+    (tmp_path / "hvdctl.yml").write_text(f"layout: {layout}\n")
+    for found in (load(tmp_path / "hvdctl.yml", {}), load(None, {"layout": layout})):
+        assert (found.nodes, found.slots, found.gpus) == (nodes, gpus, gpus)
+    flagged = load(tmp_path / "hvdctl.yml", {"nodes": 3})
+    assert (flagged.nodes, flagged.gpus) == (3, gpus), "a flag wins over the file"
+    assert load(None, {"layout": layout}, Spec(nodes=7, gpus=3).stored()).nodes == nodes
+
+
+@pytest.mark.parametrize("layout", ["10", "x1", "0x1", "1x0", "1x", "ten x one", "1x1x1", "9999x1", 4, None])
+def test_a_layout_that_is_none_is_told(layout: object) -> None:
+    with pytest.raises(UsageError, match="is not NODESxGPUS; write 10x1"):
+        load(None, {"layout": layout})
+
+
+def test_a_layout_beside_what_it_stands_for_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "hvdctl.yml").write_text("layout: 2x1\nnodes: 3\n")
+    with pytest.raises(UsageError, match="layout says what nodes say too"):
+        load(tmp_path / "hvdctl.yml", {})
+    with pytest.raises(UsageError, match="layout says what slots and gpus say too"):
+        load(None, {"layout": "2x1", "gpus": 1, "slots": 1})
+
+
+def test_a_layout_of_too_many_is_told_by_its_flag() -> None:
+    with pytest.raises(UsageError, match="nodes: 999 is not valid") as told:
+        load(None, {"layout": "999x1"})
+    assert told.value.hint == "in --layout"

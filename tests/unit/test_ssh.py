@@ -54,7 +54,7 @@ def test_silence_is_told(cluster: Cluster, fake_nodes: Path) -> None:
         ssh.run(cluster, "node0", ["sleep", "600"], timeout=0.2)
 
 
-def test_wait_returns_when_sshd_greets(listener: socket.socket) -> None:
+def test_wait_returns_when_sshd_greets(cluster: Cluster, listener: socket.socket) -> None:
     host, port = listener.getsockname()
 
     def greet() -> None:
@@ -66,18 +66,35 @@ def test_wait_returns_when_sshd_greets(listener: socket.socket) -> None:
 
     server = threading.Thread(target=greet)
     server.start()
-    ssh.wait([replace(make_nodes(1)[0], address=host, ssh_port=port)])
+    ssh.wait(cluster, [replace(make_nodes(1)[0], address=host, ssh_port=port)])
     server.join(30)
     assert not server.is_alive()
 
 
-def test_wait_names_the_nodes_that_stay_silent(listener: socket.socket) -> None:
+def test_wait_names_the_nodes_that_stay_silent(cluster: Cluster, listener: socket.socket) -> None:
     host, port = listener.getsockname()
     listener.close()
     node = replace(make_nodes(1)[0], address=host, ssh_port=port)
-    behind = replace(node, name="node1", ssh_proxy="gate")
     with pytest.raises(HvdctlError, match="no SSH server answers on node0 after 0 s"):
-        ssh.wait([node, behind], seconds=0.1)
+        ssh.wait(cluster, [node], seconds=0.1)
+
+
+@pytest.mark.parametrize("refused", ["", "me@gate: Permission denied (publickey)."])
+def test_wait_logs_in_where_a_jump_host_is_on_the_way(
+    cluster: Cluster, tmp_path: Path, on_path: Callable[[Path], None], refused: str
+) -> None:
+    (tmp_path / "ssh").write_text(
+        f"#!/bin/sh\necho $* >>{tmp_path}/calls\n[ -z '{refused}' ] || {{ echo '{refused}' >&2; exit 255; }}\n"
+    )
+    (tmp_path / "ssh").chmod(0o755)
+    on_path(tmp_path)
+    behind = replace(make_nodes(1)[0], ssh_proxy="me@gate:22")
+    if refused:
+        with pytest.raises(HvdctlError, match=r"node0 through me@gate:22 \(me@gate: Permission denied"):
+            ssh.wait(cluster, [behind], seconds=30)
+    else:
+        ssh.wait(cluster, [behind], seconds=30)
+    assert (tmp_path / "calls").read_text().count("node0 -- true") == 1
 
 
 def test_a_machine_under_a_node_is_reached_by_name(cluster: Cluster) -> None:

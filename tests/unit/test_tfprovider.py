@@ -93,6 +93,7 @@ def node(provider: HvdProvider) -> Caller:
 def test_every_attribute_and_resource_is_described(provider: HvdProvider) -> None:
     assert sorted(kind.get_name() for kind in provider.get_resources()) == [
         "container_node",
+        "gpulab_job",
         "network",
         "switch",
         "virtual_machine",

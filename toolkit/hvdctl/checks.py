@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from hvdctl import engine, images, jobs, links, overview, paths, process, providers, ssh, terraform
+from hvdctl import engine, images, jobs, links, overview, paths, process, providers, reach, ssh, terraform
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError
 from hvdctl.spec import Spec
@@ -31,18 +31,21 @@ def run(spec: Spec) -> Iterator[Check]:
     yield _tried("terraform", lambda: _version(terraform.binary()))
     for tool in ("ssh", "rsync"):
         yield _tried(tool, lambda tool=tool: process.tool(tool))  # type: ignore[misc]
-    engine_check = _tried("engine", _engine)
-    yield engine_check
-    if engine_check.state == "ok":
-        yield _image(spec, provider)
+    # Jobs elsewhere, of an image that is elsewhere, need no engine here.
+    with_engine = spec.image == "auto" or not provider.foreign_network
+    engine_check = _tried("engine", _engine) if with_engine else None
+    if engine_check:
+        yield engine_check
+        if engine_check.state == "ok":
+            yield _image(spec, provider)
     yield _disk()
-    if provider.kind == "machine":
+    if provider.kind == "machine" or provider.foreign_network:
         yield _tried("provider", lambda: _site(provider, spec))
     if provider.here:
         yield _memory(spec)
         yield _cores(spec)
     cluster = Cluster(spec.name)
-    if cluster.exists and engine_check.state == "ok":
+    if cluster.exists and (engine_check is None or engine_check.state == "ok"):
         yield from _nodes(cluster)
 
 
@@ -67,6 +70,7 @@ def _nodes(cluster: Cluster) -> Iterator[Check]:
     yield Check("cluster", "ok", f"{len(nodes)} nodes running")
     yield from _on_all(cluster, nodes)
     yield _tried("share", lambda: _share(cluster, nodes))
+    yield _tried("connections", lambda: _reach(cluster, nodes))
     yield from _links(cluster, nodes)
 
 
@@ -105,6 +109,13 @@ def _share(cluster: Cluster, nodes: list[Node]) -> str:
     if blind:
         raise HvdctlError(f"a file written on {head} is not seen on {', '.join(blind)}")
     return f"a file written on {head} is seen on {len(nodes)} of {len(nodes)} nodes"
+
+
+def _reach(cluster: Cluster, nodes: list[Node]) -> str:
+    """On ports of the kind that Horovod takes, between all pairs."""
+    found = reach.probe(cluster, nodes)
+    reach.require(found, providers.REGISTRY[cluster.spec().provider].foreign_network)
+    return f"{len(found.pairs)} of {len(found.pairs)} pairs of nodes reach each other"
 
 
 def _links(cluster: Cluster, nodes: list[Node]) -> Iterator[Check]:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +38,24 @@ class Node:
     ssh_proxy: str | None
     slots: int
     gpus: int
+    host_key: str | None = None
+    """Public host key of a node that made its own; None where it got the one that this cluster has for it."""
+    user_key: str | None = None
+    """Public key with which such a node logs in on the others."""
 
     @property
     def place(self) -> str:
         """Where it is reached, as a person would write it."""
-        return self.address if self.kind == "container" else f"{self.ssh_user}@{self.address}:{self.ssh_port}"
+        direct = self.kind == "container" and self.host_key is None
+        return self.address if direct else f"{self.ssh_user}@{self.address}:{self.ssh_port}"
 
     @classmethod
     def read(cls, data: dict[str, Any]) -> Node:
         """From stored data, which may have more keys than this version knows."""
-        return cls(**{field.name: data[field.name] for field in fields(cls)})
+        known: dict[str, Any] = {
+            field.name: data[field.name] for field in fields(cls) if field.default is MISSING or field.name in data
+        }
+        return cls(**known)
 
 
 class Cluster:

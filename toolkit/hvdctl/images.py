@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from hvdctl import debian, engine, paths, wheels
+from hvdctl import debian, engine, paths, providers, wheels
 from hvdctl.errors import HvdctlError
 from hvdctl.imagebuild import Builder, Content
 from hvdctl.progress import Progress
@@ -61,7 +61,8 @@ def reference(framework: str, cuda: str | None = None) -> str:
 
 def cuda_for(spec: Spec) -> str | None:
     """The CUDA version that the nodes of a spec need; None where they have no GPU."""
-    return wheels.cuda_version(spec.framework) if spec.gpus else None
+    wanted = spec.gpus and providers.REGISTRY[spec.provider].cuda
+    return wheels.cuda_version(spec.framework) if wanted else None
 
 
 def compiled_reference(framework: str, cuda: str | None = None) -> str:

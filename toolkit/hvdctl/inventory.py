@@ -14,6 +14,7 @@ from hvdctl.providers import Access
 
 HOME = "/home/hvd"
 NODE_KEY = "/etc/hvdctl/ssh/id_ed25519"
+NODE_AUTHORIZED = "/etc/hvdctl/ssh/authorized_keys"
 NODE_PORT = 2222
 NODE_USER = "hvd"
 STRICT = (
@@ -91,9 +92,11 @@ def node_ssh_config(cluster: str, nodes: Sequence[Node]) -> str:
     """How the nodes reach each other, by name; what all have in common stands once, as there may be hundreds."""
     hosts = []
     for node in nodes:
-        at = (NODE_PORT, NODE_USER) if node.kind == "machine" else (node.ssh_port, node.ssh_user)
+        port, user = (NODE_PORT, NODE_USER) if node.kind == "machine" else (node.ssh_port, node.ssh_user)
+        # The port of a job is one of its worker host's.
+        at = node.address if node.host_key else node.private_address
         hosts.append(
-            f"Host {node.name}\n  HostName {node.private_address}\n  Port {at[0]}\n  User {at[1]}\n"
+            f"Host {node.name}\n  HostName {at}\n  Port {port}\n  User {user}\n"
             f"  HostKeyAlias {alias(cluster, node.name)}\n"
         )
     own = ("IdentitiesOnly yes", f"IdentityFile {NODE_KEY}", "UserKnownHostsFile ~/.ssh/known_hosts", *STRICT)
@@ -110,14 +113,23 @@ def hostfile(nodes: Sequence[Node]) -> str:
     return "".join(f"{node.name} slots={node.slots}\n" for node in nodes)
 
 
-def bundle(cluster: str, nodes: Sequence[Node], host_keys: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Every file that a node still needs, as one document: one task for each node in place of many. No secrets."""
+def bundle(cluster: str, nodes: Sequence[Node], host_keys: Mapping[str, Sequence[str]], key: str) -> dict[str, Any]:
+    """Every file that a node still needs, as one document: one task for each node in place of many. No secrets.
+
+    Nodes that made their own keys learn those of the others, beside the cluster's public `key`, and their names too.
+    """
     files = [
         (f"{HOME}/.ssh/known_hosts", known_hosts(cluster, host_keys), "0600"),
         (f"{HOME}/.ssh/config", node_ssh_config(cluster, nodes), "0600"),
         (f"{HOME}/hostfile", hostfile(nodes), "0644"),
     ]
-    return {"files": [{"path": path, "content": content, "mode": mode} for path, content, mode in files]}
+    own = [node.user_key for node in nodes if node.user_key]
+    if own:
+        files.append((NODE_AUTHORIZED, "".join(f"{line}\n" for line in (key, *own)), "0600"))
+    document: dict[str, Any] = {
+        "files": [{"path": path, "content": content, "mode": mode} for path, content, mode in files]
+    }
+    return document | {"hosts": [[node.private_address, node.name] for node in nodes]} if own else document
 
 
 def packed(document: dict[str, Any]) -> str:

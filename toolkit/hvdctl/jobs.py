@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from hvdctl import inventory, process, providers, ssh
+from hvdctl import inventory, process, providers, reach, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, JobFailed, UsageError
 from hvdctl.profile import Profile
@@ -74,7 +74,7 @@ def request(
         "hosts": hosts,
         "env": {**(profile.env() if profile else {}), **spec.env, **(job.env or {})},
         "workdir": remote_dir,
-        "interface": "eth0" if nodes[0].kind == "container" else None,
+        "interface": "eth0" if nodes[0].kind == "container" and nodes[0].host_key is None else None,
         "threads": job.threads or tuned or max(1, int(cpus / most)),
     }
 
@@ -90,8 +90,16 @@ def prepare(cluster: Cluster, job: Job) -> Request:
     asked["after"] = max((int(run.name) for run in _kept(cluster)), default=0)
     if spec.framework != "pytorch" and job.launcher == "torch":
         raise UsageError("--launcher torch needs PyTorch", hint=f"this cluster has framework: {spec.framework}")
+    if cluster.record("configure").get("ids") != [node.id for node in nodes]:
+        raise HvdctlError(
+            f"cluster {cluster.name!r} is not whole yet", hint=f"`hvdctl up --name {cluster.name}` goes on with it"
+        )
     if gone := lost(cluster, [host for host, _ in asked["hosts"]]):
         raise HvdctlError(f"lost: {', '.join(gone)}", hint=f"`hvdctl up --name {cluster.name}` makes them anew")
+    way_out = providers.REGISTRY[spec.provider].foreign_network
+    if way_out and len(asked["hosts"]) > 1:
+        found = reach.known(cluster, nodes)
+        reach.require(found.among([host for host, _ in asked["hosts"]]), way_out)
     sync(cluster, local, asked["workdir"], given=job.workdir is not None)
     return asked
 

@@ -68,12 +68,12 @@ def clusters(unasked: list[str]) -> list[dict[str, Any]]:
 
 
 def on_sites(unasked: list[str] | None = None) -> Iterator[tuple[providers.Provider, list[str]]]:
-    """What each site has; one of machines that can't be asked now keeps nobody from the others."""
+    """What each site has; one elsewhere that can't be asked now keeps nobody from the others."""
     for provider in providers.REGISTRY.values():
         try:
             yield provider, provider.site.clusters()
         except HvdctlError as error:
-            if provider.kind == "container":
+            if provider.here:
                 raise
             if unasked is not None:
                 unasked.append(f"{provider.name} can't be asked: {error.message}")

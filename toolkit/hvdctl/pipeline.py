@@ -23,6 +23,7 @@ from hvdctl import (
     overview,
     paths,
     providers,
+    reach,
     ssh,
 )
 from hvdctl.cluster import Cluster, Node, command_line, digest, write
@@ -136,7 +137,8 @@ def down(
         if failed and not verify:
             raise failed
         left = [thing for provider in sites for thing in provider.site.leftovers(name)] if verify else []
-        kept = [thing for thing in left if keep_data and thing.startswith("volume ")]
+        # The storage of a project is not ours to remove.
+        kept = [thing for thing in left if thing.startswith("storage ") or (keep_data and thing.startswith("volume "))]
         # A machine that is dead for good must not keep its cluster for ever.
         given_up = [thing for thing in left if force and thing.startswith("host ")]
         left = [thing for thing in left if thing not in (*kept, *given_up)]
@@ -151,7 +153,12 @@ def relink(cluster: Cluster, net: int | None, step: Step) -> None:
     Nothing else changes: all other variables are those that the nodes were made with. The caller holds the lock.
     """
     spec = cluster.spec()
-    if providers.REGISTRY[spec.provider].kind == "container":
+    provider = providers.REGISTRY[spec.provider]
+    if provider.foreign_network:
+        if net is not None:
+            raise UsageError(f"provider {provider.name} has links that can't be given a rate", hint="leave out --net")
+        return
+    if provider.kind == "container":
         terraform = _terraform(cluster, spec)
         terraform.apply(terraform.variables() | {"rate": net}, step.update)
         return
@@ -226,7 +233,7 @@ def _hinted(spec: Spec) -> Iterator[None]:
 def _provision(cluster: Cluster, spec: Spec, image: str, step: Step) -> tuple[Outcome, list[str]]:
     """What Terraform did, and the machines that left the cluster and could not be cleared."""
     started = time.monotonic()
-    with _hinted(spec):
+    with _hinted(spec), providers.REGISTRY[spec.provider].site.watch(spec, step):
         outcome = _terraform(cluster, spec).apply(_variables(cluster, spec, image), step.update)
     nodes = [Node.read(node) for node in outcome.outputs["nodes"]]
     keeps = providers.REGISTRY[spec.provider].keeps_machines
@@ -242,7 +249,7 @@ def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, sec
     host_keys = _write_access(cluster, spec, nodes)
     hosts = inventory.inventory(cluster.name, nodes, cluster.ssh_config)
     write(cluster.inventory, yaml.safe_dump(hosts, sort_keys=False))
-    bundle = inventory.packed(inventory.bundle(cluster.name, nodes, host_keys))
+    bundle = inventory.packed(inventory.bundle(cluster.name, nodes, host_keys, cluster.key().public))
     variables = {"node_bundle": bundle, "verify_rate": spec.net, **machines.variables(cluster, spec, nodes, image)}
     ids = [node.id for node in nodes]
     wanted = digest(json.dumps(hosts), json.dumps(variables), paths.asset("playbooks"), ids)
@@ -253,8 +260,13 @@ def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, sec
         with _timed(progress, "Waiting for the machines", seconds) as step:
             provider = providers.REGISTRY[spec.provider]
             machines.wait(cluster, nodes, step, None if provider.keeps_machines else provider.site.observe)
+    if providers.REGISTRY[spec.provider].foreign_network and len(nodes) > 1:
+        with _timed(progress, "Trying the connections", seconds):
+            ssh.wait(cluster, nodes)
+            cluster.forget("reach")  # what was blocked once may be open now
+            reach.require(reach.known(cluster, nodes), providers.REGISTRY[spec.provider].foreign_network)
     with _timed(progress, "Configuring", seconds) as step:
-        ssh.wait([node for node in nodes if node.kind == "container"])
+        ssh.wait(cluster, [node for node in nodes if node.kind == "container"])
         configure.play(cluster, "up.yml", {**variables, "verify_nonce": wanted}, step.update)
     cluster.complete("configure", seconds["configuring"], digest=wanted, ids=ids)
     cluster.complete("share", 0)  # from now on there may be data on it
@@ -265,7 +277,9 @@ def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, sec
 def _write_access(cluster: Cluster, spec: Spec, nodes: list[Node]) -> dict[str, tuple[str, ...]]:
     """Write how nodes and machines are reached; gives the host keys of the nodes alone."""
     access = providers.REGISTRY[spec.provider].site.access(spec)
-    host_keys: dict[str, tuple[str, ...]] = {node.name: (cluster.host_key(node.name).public,) for node in nodes}
+    host_keys: dict[str, tuple[str, ...]] = {
+        node.name: (node.host_key or cluster.host_key(node.name).public,) for node in nodes
+    }
     theirs = {
         name: access.host_keys[node.name] if access else (cluster.host_key(name).public,)
         for node in nodes

@@ -8,6 +8,7 @@ refuse what the site can't give (`preflight`).
 from __future__ import annotations
 
 import importlib
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
@@ -50,6 +51,9 @@ class Site(Protocol):
     def prepare(self, spec: Spec, progress: Progress) -> None:
         """Make here what the nodes are made from, beside the Horovod image."""
 
+    def watch(self, spec: Spec, step: Step) -> AbstractContextManager[None]:
+        """Around Terraform's work: tells what the site is busy with, and gives back a part where all was wanted."""
+
     def observe(self, cluster: str) -> dict[str, str]:
         """The state of each node that the site knows by the cluster's label, such as {"node0": "running"}."""
 
@@ -77,8 +81,16 @@ class Provider:
     summary: str
     keeps_machines: bool = False
     """The machines stay after `down`, which undoes what was configured on them."""
+    keeps_share: bool = False
+    """The share is a storage that was there before and stays after `down`."""
     here: bool = False
     """The nodes share the cores and the memory of this machine."""
+    foreign_network: str = ""
+    """Its network is not hvdctl's own: links can't be given a rate, and whether nodes reach each other is tried first.
+    What to do where they don't.
+    """
+    cuda: bool = True
+    """An image that is built here for nodes with GPUs is one with CUDA."""
 
     @property
     def site(self) -> Site:
@@ -89,6 +101,17 @@ REGISTRY = {
     provider.name: provider
     for provider in (
         Provider("local", "container", "hvdctl.sites.local", "Docker containers on this machine", here=True),
+        Provider(
+            "gpulab",
+            "container",
+            "hvdctl.sites.gpulab",
+            "GPULab jobs",
+            foreign_network="one job with all GPUs needs no network (--layout 1x4); jobs on one worker may reach each "
+            "other (--option worker=NAME, from `gpulab-cli clusters -a`); else ask GPULab's people to open the ports",
+            # It runs in the emulator only, whose GPUs are numbers.
+            cuda=False,
+            keeps_share=True,
+        ),
         Provider("vm", "machine", "hvdctl.sites.vm", "QEMU virtual machines on this machine", here=True),
         Provider("static", "machine", "hvdctl.sites.static", "Machines that you have SSH to", keeps_machines=True),
         Provider("aws", "machine", "hvdctl.sites.aws", "Amazon EC2 instances"),

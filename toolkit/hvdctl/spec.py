@@ -26,6 +26,8 @@ _SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _MIN_RATE, _MAX_RATE = 10**5, 10**12
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TEMPLATE = "`hvdctl init` writes a file with every key"
+_LAYOUT = re.compile(r"([1-9]\d{0,2})x([1-9]\d?)")
+_LAYOUT_KEYS = ("nodes", "slots", "gpus")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -191,11 +193,13 @@ def load(file: Path | None, flags: Mapping[str, Any], stored: Mapping[str, Any] 
 
     Variables of `env` and settings of `options` that are flags go over the others one by one.
     """
-    written = read_file(file) if file else {}
+    written = _laid_out(read_file(file), str(file)) if file else {}
+    by_layout = {key: "--layout" for key in _LAYOUT_KEYS if "layout" in flags}
+    flags = _laid_out(flags, "the flags")
     before = kept(stored or {}, {**written, **flags})
     values = {**before, **written, **flags}
     source = str(file) if file else "the flags"
-    by_flag = {key: f"--{key}" for key in flags}
+    by_flag = {key: f"--{key}" for key in flags} | by_layout
     for key, flag in (("env", "--env"), ("options", "--option")):
         over = flags.get(key)
         if not isinstance(over, Mapping):
@@ -206,6 +210,23 @@ def load(file: Path | None, flags: Mapping[str, Any], stored: Mapping[str, Any] 
         by_flag[key] = f"{flag} or {source}" if below else flag
         by_flag |= {f"{key}.{name}": f"{flag} {name}" for name in over}
     return parse(values, source, by_flag)
+
+
+def _laid_out(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """With `layout` written out as the keys that it stands for."""
+    rest = {key: value for key, value in values.items() if key != "layout"}
+    if "layout" not in values:
+        return rest
+    found = _LAYOUT.fullmatch(str(values["layout"]))
+    if not found:
+        raise UsageError(
+            f"layout: {values['layout']!r} is not NODESxGPUS; write 10x1 for ten nodes of one GPU, 1x10 for one of ten",
+            hint=f"in {source}",
+        )
+    nodes, gpus = map(int, found.groups())
+    if twice := [key for key in _LAYOUT_KEYS if key in rest]:
+        raise UsageError(f"layout says what {' and '.join(twice)} say too", hint=f"leave one of them out of {source}")
+    return rest | {"nodes": nodes, "slots": gpus, "gpus": gpus}
 
 
 def kept(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,6 +277,12 @@ def read_file(file: Path) -> dict[str, Any]:
 def schema() -> dict[str, Any]:
     """The JSON Schema of hvdctl.yml, for editors: what `options` may hold depends on the provider."""
     common = Spec.model_json_schema()
+    common["properties"]["layout"] = {
+        "description": "NODESxGPUS, in place of `nodes`, `gpus` and `slots`: 10x1 is ten nodes of one GPU each.",
+        "pattern": f"^{_LAYOUT.pattern}$",
+        "title": "Layout",
+        "type": "string",
+    }
     own = [
         {
             "if": {"properties": {"provider": {"const": name}}, "required": ["provider"]},

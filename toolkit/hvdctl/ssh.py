@@ -122,17 +122,18 @@ def agent(
     return answer
 
 
-def wait(nodes: Sequence[Node], seconds: float = 60) -> None:
-    """Return when sshd greets on every node that can be reached directly."""
+def wait(cluster: Cluster, nodes: Sequence[Node], seconds: float = 60) -> None:
+    """Return when sshd greets on every node, or lets us in where a jump host is on the way."""
     deadline = time.monotonic() + seconds
-    direct = [node for node in nodes if node.ssh_proxy is None]
-    with ThreadPoolExecutor(max(1, min(len(direct), 64))) as pool:
-        silent = [name for name in pool.map(lambda node: _greeted(node, deadline), direct) if name]
+    with ThreadPoolExecutor(max(1, min(len(nodes), 64))) as pool:
+        silent = [name for name in pool.map(lambda node: _greeted(cluster, node, deadline), nodes) if name]
     if silent:
         raise HvdctlError(f"no SSH server answers on {', '.join(silent)} after {seconds:.0f} s")
 
 
-def _greeted(node: Node, deadline: float) -> str | None:
+def _greeted(cluster: Cluster, node: Node, deadline: float) -> str | None:
+    if node.ssh_proxy is not None:
+        return _admitted(cluster, node, deadline)
     while True:
         try:
             with socket.create_connection((node.address, node.ssh_port), timeout=2) as link:
@@ -144,6 +145,21 @@ def _greeted(node: Node, deadline: float) -> str | None:
         if time.monotonic() > deadline:
             return node.name
         time.sleep(0.05)
+
+
+def _admitted(cluster: Cluster, node: Node, deadline: float) -> str | None:
+    while True:
+        left = max(1.0, deadline - time.monotonic())
+        try:
+            done = capture(argv(cluster, node.name, ["true"]), timeout=left)
+            said = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+        except subprocess.TimeoutExpired:
+            done, said = None, "no answer"
+        if done is not None and done.returncode == 0:
+            return None
+        if time.monotonic() > deadline or (_REFUSED.search(said) and "Connection refused" not in said):
+            return f"{node.name} through {node.ssh_proxy} ({said})"
+        time.sleep(0.5)
 
 
 def _look(cluster: Cluster) -> str:

@@ -53,6 +53,45 @@ def test_apply_refuses_nonsense(node: Node, home: Path, entry: Any) -> None:
     assert "a file is {path" in json.loads(node.call("apply", stdin={"files": [entry]}).stdout)["error"]
 
 
+def test_apply_names_nodes_in_the_hosts_file_and_leaves_the_rest(node: Node, home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("127.0.0.1 localhost\n10.0.0.2 a1b2c3")
+    inode = file.stat().st_ino
+    node.env["HVD_HOSTS"] = str(file)
+    named = {"files": [], "hosts": [["10.0.0.2", "node0"], ["10.0.0.3", "node1"]]}
+    assert node.ask("apply", stdin=named) == {"changed": True, "paths": [str(file)]}
+    assert node.ask("apply", stdin=named)["changed"] is False
+    with file.open("a") as more:
+        more.write("10.9.9.9 later\n")
+    node.ask("apply", stdin={"files": [], "hosts": [["10.0.0.7", "node0"]]})
+    assert [line for line in file.read_text().splitlines() if not line.startswith("#")] == [
+        "127.0.0.1 localhost",
+        "10.0.0.2 a1b2c3",
+        "10.0.0.7 node0",
+        "10.9.9.9 later",
+    ]
+    assert file.stat().st_ino == inode, "an engine has mounted this very file"
+    node.env["HVD_HOSTS"] = str(tmp_path / "gone" / "hosts")
+    assert "can't name the nodes" in json.loads(node.call("apply", stdin=named).stdout)["error"]
+
+
+def test_a_node_knows_its_name_where_the_host_name_is_another(node: Node, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "name").write_text("node7\n")
+    (tmp_path / "hostfile").touch()
+    share = tmp_path / "share"
+    share.mkdir()
+    asked = {
+        "share": str(share),
+        "interface": "lo",
+        "hostfile": str(tmp_path / "hostfile"),
+        "nonce": "n",
+        "workers": [],
+    }
+    node.ask("verify", stdin=asked)
+    assert (share / ".hvdctl" / "n").read_text() == "node7\n"
+
+
 @pytest.fixture
 def wanted(node: Node, tmp_path: Path) -> dict[str, Any]:
     share = tmp_path / "share"

@@ -10,11 +10,13 @@ from typing import Any
 from . import store
 from .store import AgentError
 
-_CONFIG = "/etc/hvdctl"
+_HOSTS = Path("/etc/hosts")
+_BEGIN, _END = "# hvdctl: the nodes of this cluster", "# hvdctl: end"
 
 
 def main(argv: list[str]) -> int:
-    """Takes {"files": [{"path", "content", "mode"}]}, packed as one word or as JSON on stdin.
+    """Takes {"files": [{"path", "content", "mode"}], "hosts": [[address, name], ...]}, packed as one word or as JSON on
+    stdin. `hosts` are names for /etc/hosts, where nothing else resolves them.
 
     Prints {"changed": bool, "paths": [...]}.
     """
@@ -24,6 +26,8 @@ def main(argv: list[str]) -> int:
     # All are checked before the first is written.
     files = [_checked(entry) for entry in bundle.get("files", [])]
     changed = [str(path) for path, content, mode in files if write(path, content, mode)]
+    if bundle.get("hosts") and name_hosts(_hosts_file(), bundle["hosts"]):
+        changed.append(str(_hosts_file()))
     store.answer({"changed": bool(changed), "paths": changed})
     return 0
 
@@ -40,6 +44,27 @@ def write(path: Path, content: bytes, mode: int) -> bool:
     except OSError as error:
         raise AgentError(f"can't write {path}: {error.strerror}") from None
     return True
+
+
+def name_hosts(file: Path, hosts: list[tuple[str, str]]) -> bool:
+    """Name the nodes in a hosts file, beside what stands there, and say whether that was different."""
+    try:
+        before = file.read_text(encoding="utf-8")
+        kept = before.partition(_BEGIN)[0].rstrip("\n") + "\n"
+        after = before.partition(_END)[2].lstrip("\n") if _BEGIN in before else ""
+        named = "".join(f"{address} {name}\n" for address, name in hosts)
+        wanted = f"{kept}{_BEGIN}\n{named}{_END}\n{after}"
+        if wanted == before:
+            return False
+        # In place: the engine has mounted it there, so that no other file can take its name.
+        file.write_text(wanted, encoding="utf-8")
+    except OSError as error:
+        raise AgentError(f"can't name the nodes in {file}: {error.strerror}") from None
+    return True
+
+
+def _hosts_file() -> Path:
+    return Path(os.environ.get("HVD_HOSTS") or _HOSTS)
 
 
 def _unpacked(word: str) -> dict[str, Any]:
@@ -61,7 +86,7 @@ def _checked(entry: Any) -> tuple[Path, bytes, int]:
         mode = int(entry.get("mode") or "0644", 8)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise AgentError("a file is {path, content, mode} with the mode in octal, such as 0600") from None
-    allowed = [Path.home().resolve(), Path(os.environ.get("HVD_CONFIG") or _CONFIG).resolve()]
+    allowed = [Path.home().resolve(), store.config().resolve()]
     target = path.parent.resolve() / path.name
     if not path.is_absolute() or not any(target.is_relative_to(root) for root in allowed):
         raise AgentError(f"{path} is neither below {allowed[0]} nor below {allowed[1]}")

@@ -20,6 +20,7 @@ jobs      submit < request.json        start a job, print its id
 node      apply < bundle.json          write configuration files that differ
           verify < request.json        share, link rate, names, SSH
           doctor                       the Horovod build
+          reach                        connections to other nodes, asked and told in lines of JSON
 internal  supervise ID, rank ID [-- COMMAND ...], reap ID [--grace SECONDS]
 """
 
@@ -81,6 +82,10 @@ def _run(verb: str, rest: list[str]) -> int:
             from . import doctor
 
             return doctor.main(rest)
+        case "reach":
+            from . import reach
+
+            return reach.main(rest)
     sys.stderr.write(USAGE)
     raise AgentError(f"no verb {verb!r}")
 

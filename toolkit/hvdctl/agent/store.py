@@ -149,8 +149,16 @@ def now() -> float:
 
 
 def here() -> str:
-    """The name of this node."""
-    return os.uname().nodename
+    """The name of this node: the container's host name, unless a service has chosen that."""
+    try:
+        return (config() / "name").read_text(encoding="utf-8").strip() or os.uname().nodename
+    except OSError:
+        return os.uname().nodename
+
+
+def config() -> Path:
+    """The folder of what the node was given."""
+    return Path(os.environ.get("HVD_CONFIG") or "/etc/hvdctl")
 
 
 def _numbered() -> list[Path]:

@@ -31,10 +31,12 @@ def down(
     from hvdctl import pipeline
     from hvdctl.cli.terminal import Terminal
     from hvdctl.errors import HvdctlError
+    from hvdctl.providers import REGISTRY
 
     terminal = Terminal(as_json=json, verbose=verbose)
     cluster = o.find_cluster(name)
-    data = "its share stays" if keep_data else "with all data on its share"
+    stays = keep_data or (cluster.exists and REGISTRY[cluster.spec().provider].keeps_share and not force)
+    data = "its share stays" if stays else "with all data on its share"
     if cluster.exists or force:
         terminal.ask(f"Remove cluster {cluster.name!r}, {data}?", yes=yes)
     removed = pipeline.down(cluster.name, terminal, keep_data=keep_data, force=force, verify=verify)

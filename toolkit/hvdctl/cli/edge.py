@@ -13,6 +13,7 @@ from typing import Any
 from typer.core import TyperGroup
 
 from hvdctl.errors import HvdctlError, Interrupted
+from hvdctl.gpulab import login
 
 # What a machine may refuse to any program; everything else that the system says is ours to foresee.
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
@@ -30,6 +31,8 @@ class Verbs(TyperGroup):
 
 def guarded(app: Callable[[], object]) -> None:
     """Run the command line and leave with the right exit code."""
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        login.ask = _secret
     try:
         app()
     except HvdctlError as error:
@@ -42,6 +45,12 @@ def guarded(app: Callable[[], object]) -> None:
             sys.exit(1)
         _tell(f"{type(error).__name__}: {error}", "this is a defect of hvdctl: please report it", _traceback())
         sys.exit(1)
+
+
+def _secret(prompt: str) -> str:
+    from hvdctl.cli.terminal import secret
+
+    return secret(prompt)
 
 
 def _tell(message: str, hint: str, log: Path | None) -> None:

@@ -43,6 +43,10 @@ SlotsOption = Annotated[int | None, typer.Option("--slots", help="Ranks that a n
 CpusOption = Annotated[float | None, typer.Option("--cpus", help="CPUs of a node.", metavar="N", parser=number)]
 MemoryOption = Annotated[str | None, typer.Option("--memory", help="Memory of a node: 512m, 4g, none.", metavar="SIZE")]
 GpusOption = Annotated[int | None, typer.Option("--gpus", help="GPUs of a node.", metavar="N", parser=whole)]
+LayoutOption = Annotated[
+    str | None,
+    typer.Option("--layout", help="NODESxGPUS in one word, with a rank for each GPU: 10x1, 1x10.", metavar="NxG"),
+]
 NetOption = Annotated[
     str | None, typer.Option("--net", help="Link rate of a node: 100m, 1g, 10g, none.", metavar="RATE")
 ]

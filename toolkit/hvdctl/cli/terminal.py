@@ -79,6 +79,13 @@ def complain(message: str, hint: str = "", log: Path | None = None) -> None:
     sys.stderr.write("\n".join(lines) + "\n")
 
 
+def secret(prompt: str) -> str:
+    """What the user types, which is not shown."""
+    import getpass
+
+    return getpass.getpass(f"{prompt}: ", stream=sys.stderr)
+
+
 def seconds(value: float) -> str:
     """3.2 s, 4 min 10 s."""
     return f"{value:.1f} s" if value < 60 else f"{int(value // 60)} min {int(value % 60)} s"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -78,6 +79,10 @@ def access(spec: Spec) -> None:
 
 def prepare(spec: Spec, progress: Progress) -> None:
     pass  # the machine image is AWS's
+
+
+def watch(spec: Spec, step: Step) -> nullcontext[None]:
+    return nullcontext()
 
 
 @_plainly

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,10 @@ def settings(spec: Spec) -> dict[str, Any]:
 
 def prepare(spec: Spec, progress: Progress) -> None:
     pass  # the Horovod image is all
+
+
+def watch(spec: Spec, step: Step) -> nullcontext[None]:
+    return nullcontext()
 
 
 def about(cluster: str) -> str:

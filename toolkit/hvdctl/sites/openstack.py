@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -135,6 +136,10 @@ def access(spec: Spec) -> None:
 
 def prepare(spec: Spec, progress: Progress) -> None:
     pass  # the machine image is the cloud's
+
+
+def watch(spec: Spec, step: Step) -> nullcontext[None]:
+    return nullcontext()
 
 
 @_plainly

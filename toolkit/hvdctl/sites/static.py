@@ -131,6 +131,10 @@ def prepare(spec: Spec, progress: Progress) -> None:
     pass  # the machines are there
 
 
+def watch(spec: Spec, step: Step) -> contextlib.nullcontext[None]:
+    return contextlib.nullcontext()
+
+
 def observe(cluster: str) -> dict[str, str]:
     """What each machine says of the cluster's container; nothing of a cluster that has no folder here."""
     asked = ["docker", "ps", "-a", "--filter", f"label=hvdctl.cluster={cluster}", "--format", "{{.State}}"]

@@ -1,4 +1,4 @@
-"""terraform-provider-hvd: networks, volumes and container nodes on a Docker engine, as real Terraform resources."""
+"""terraform-provider-hvd: containers, virtual machines and GPULab jobs, as real Terraform resources."""
 
 SOURCE = "hvdctl.local/hvdctl/hvd"
 VERSION = "0.1.0"

@@ -1,4 +1,4 @@
-"""The provider: one Docker client, shared by all resources."""
+"""The provider: one Docker client and one client of GPULab, shared by all resources."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tf.utils import Diagnostics
 
 from hvdctl import engine
 from hvdctl.tfprovider import SOURCE
+from hvdctl.tfprovider import gpulab as jobs
+from hvdctl.tfprovider.gpulab import Gpulab, HvdGpulabJob
 from hvdctl.tfprovider.machine import HvdSwitch, HvdVirtualMachine
 from hvdctl.tfprovider.network import HvdNetwork
 from hvdctl.tfprovider.node import HvdContainerNode
@@ -53,6 +55,7 @@ class Endpoints:
 class HvdProvider(Provider):  # type: ignore[misc]
     def __init__(self) -> None:
         self.endpoints = Endpoints()
+        self.gpulab = Gpulab({})
 
     @cached_property
     def engine(self) -> docker.DockerClient:
@@ -65,16 +68,16 @@ class HvdProvider(Provider):  # type: ignore[misc]
         return SOURCE
 
     def get_provider_schema(self, diags: Diagnostics) -> Schema:
-        return Schema(version=1, attributes=[])
+        return Schema(version=1, attributes=jobs.settings())
 
     def validate_config(self, diags: Diagnostics, config: Config) -> None:
         pass
 
     def configure_provider(self, diags: Diagnostics, config: Config) -> None:
-        pass
+        self.gpulab = Gpulab(config)
 
     def get_data_sources(self) -> list[Any]:
         return []
 
     def get_resources(self) -> list[type[Resource]]:
-        return [HvdNetwork, HvdVolume, HvdContainerNode, HvdSwitch, HvdVirtualMachine]
+        return [HvdNetwork, HvdVolume, HvdContainerNode, HvdSwitch, HvdVirtualMachine, HvdGpulabJob]

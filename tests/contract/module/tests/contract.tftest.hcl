@@ -41,6 +41,8 @@ run "a_node_has_the_attributes_of_the_contract_and_no_others" {
       ssh_proxy       = null
       slots           = 4
       gpus            = 2
+      host_key        = null
+      user_key        = null
     })
     error_message = "A node is not as the contract says."
   }

@@ -1,0 +1,264 @@
+"""The site `gpulab`: what it refuses, what it tells, and what it gives back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hvdctl import overview, providers
+from hvdctl.cluster import Cluster
+from hvdctl.errors import PhaseError, UsageError
+from hvdctl.gpulab import login
+from hvdctl.gpulab.emulator import pki
+from hvdctl.gpulab.emulator.workers import Worker
+from hvdctl.gpulab.options import seconds
+from hvdctl.gpulab.service import Account, Service
+from hvdctl.progress import Silent
+from hvdctl.sites import gpulab as site
+from hvdctl.spec import Spec, parse
+from played import Played, played, wanted
+from support import make_nodes, wait_for
+
+Make = Callable[..., Spec]
+
+
+class Told(Silent):
+    def __init__(self, told: list[str] | None = None) -> None:
+        self.told = told if told is not None else []
+
+    def update(self, detail: str) -> None:
+        self.told.append(detail)
+
+
+@pytest.fixture
+def spec(lab: Played, keys: Path) -> Make:
+    return maker(lab, keys)
+
+
+def maker(lab: Played, keys: Path) -> Make:
+    def make(options: dict[str, Any] | None = None, **more: Any) -> Spec:
+        own = {"server": lab.url, "certificate": str(keys / "login.pem"), "project": "demo", **(options or {})}
+        own = {key: value for key, value in own.items() if value is not None}
+        return parse({"name": "demo", "provider": "gpulab", "options": own, **more}, source="test")
+
+    return make
+
+
+def submitted(lab: Played, keys: Path, cluster: Cluster, *nodes: str, **more: Any) -> list[str]:
+    service = Service(Account(lab.url, keys / "login.pem"))
+    key = cluster.key().public
+    return [service.submit(wanted(node, cluster=cluster.name, public_key=key, **more)).uuid for node in nodes]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("30 minutes", 1800), ("2h", 7200), ("1 day", 86400), ("1.5 hours", 5400), ("90s", 90), ("2 weeks", 1209600)],
+)
+def test_durations_are_read_as_gpulab_reads_them(text: str, found: int) -> None:
+    assert seconds(text) == found
+
+
+@pytest.mark.parametrize("text", ["1d", "0 hours", "soon", "5", 5, None, "1 year", "-1 hour"])
+def test_other_durations_are_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="is not a duration; write 30 minutes"):
+        seconds(text)
+
+
+def test_a_good_spec_passes(spec: Make) -> None:
+    site.preflight(spec())
+    site.preflight(spec({"gpu_model": "v100", "cluster": 4}, nodes=10))
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "told"),
+    [
+        ({}, {"net": "1g"}, "net: GPULab's network can't be given a rate"),
+        ({}, {"nodes": 12}, "nodes: 12 jobs asked, but GPULab runs 10 jobs of a user at once"),
+        ({"project": None}, {}, r"options\.project: GPULab needs a project"),
+        ({"certificate": None}, {}, r"options\.certificate: GPULab needs your PEM file"),
+        ({"certificate": "/gone.pem"}, {}, r"the GPULab login /gone.pem can't be read"),
+        (
+            {"server": "https://gpulab.example.org/api/"},
+            {},
+            "image: GPULab can't pull an image that is on this machine",
+        ),
+        ({}, {"image": "a@sha256:0123"}, "image: GPULab does not take 'a@sha256:0123'"),
+        ({}, {"share": "/"}, "share: / is not a storage"),
+        ({"cluster": 99}, {}, r"GPULab has no cluster 99; there are: 1, 4"),
+        ({"gpu_model": ["H200", "B300"]}, {}, "no worker has H200 or B300; there are: GeForce GTX 1080 Ti, Tesla V100"),
+        ({"gpu_model": "V100", "cluster": 1}, {}, "no worker has V100; there are: GeForce GTX 1080 Ti$"),
+    ],
+)
+def test_what_gpulab_can_not_give_is_refused_before_anything_is_made(
+    spec: Make, lab: Played, options: dict[str, Any], more: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        site.preflight(spec(options, **more))
+    assert lab.jobs == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_duration": "1d"}, r"options\.max_duration: '1d' is not a duration"),
+        ({"wait": "soon"}, r"options\.wait: 'soon' is not a duration"),
+        ({"gpu_memory": 1}, r"options\.gpu_memory: 1 is not valid"),
+        ({"when_short": "panic"}, r"options\.when_short: 'panic' is not valid"),
+        ({"gpumodel": "x"}, r"unknown key 'options\.gpumodel'; did you mean 'gpu_model'"),
+    ],
+)
+def test_options_are_checked(spec: Make, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        spec(options)
+
+
+def test_twelve_gpus_are_shared_out_over_the_jobs_that_may_run(spec: Make) -> None:
+    with pytest.raises(UsageError) as told:
+        site.preflight(spec(nodes=12, gpus=2))
+    assert "--layout 10x3" in told.value.hint
+
+
+def test_variables_of_imecs_client_stand_for_options(
+    lab: Played, keys: Path, spec: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPULAB_API_BASE", lab.url)
+    monkeypatch.setenv("GPULAB_CERT", str(keys / "login.pem"))
+    monkeypatch.setenv("GPULAB_PROJECT", "other")
+    found = site.settings(spec({"server": None, "certificate": None, "project": None}))
+    assert (found["server"], found["certificate"]) == (lab.url, str(keys / "login.pem"))
+    assert found["project"] == "urn:publicid:IDN+ilabt.imec.be+project+other"
+
+
+@pytest.mark.parametrize(
+    ("options", "share", "found"),
+    [
+        ({}, "auto", "/project_ghent/hvdctl/demo"),
+        ({"cluster": 101}, "auto", "/project_antwerp/hvdctl/demo"),
+        ({"storage": "/project_madrid/"}, "auto", "/project_madrid/hvdctl/demo"),
+        ({"cluster": 101}, "/project_scratch/x", "/project_scratch/x"),
+    ],
+)
+def test_the_share_is_a_folder_of_the_projects_storage(
+    spec: Make, options: dict[str, Any], share: str, found: str
+) -> None:
+    assert site.settings(spec(options, share=share))["storage"] == found
+
+
+def test_terraform_gets_every_option_and_seconds(spec: Make) -> None:
+    found = site.settings(spec({"wait": "2 minutes"}))
+    assert set(found) == set(site.Options.model_fields)
+    assert found["wait"] == 120
+
+
+def test_the_jump_host_takes_the_certificates_key_unless_it_is_locked(spec: Make, keys: Path, tmp_path: Path) -> None:
+    found = site.access(spec({"known_hosts": str(tmp_path / "known")}))
+    assert (found.key, found.known_hosts) == (keys / "login.pem", (tmp_path / "known",))
+    locked = pki.login(keys, tmp_path / "locked.pem", passphrase="x")
+    found = site.access(spec({"certificate": str(locked)}))
+    assert found.key is None, "the user's own keys and agent"
+    assert found.known_hosts[0] == Path("~/.ssh/known_hosts").expanduser()
+    assert site.access(spec({"certificate": str(locked), "bastion_key": "/k"})).key == Path("/k")
+
+
+def test_what_stands_is_told_by_the_names_of_jobs(spec: Make, lab: Played, keys: Path) -> None:
+    cluster, other = Cluster("demo"), Cluster("demo-2")
+    cluster.store_spec(spec(nodes=2))
+    first, second = submitted(lab, keys, cluster, "node0", "node1")
+    submitted(lab, keys, other, "node0")
+    wait_for(lambda: site.observe("demo") == {"node0": "running", "node1": "running"})
+    assert site.clusters() == ["demo", "demo-2"]
+    assert [line.split()[1].rsplit("-", 1)[0] for line in site.leftovers("demo")] == [
+        "hvdctl-demo-node1",
+        "hvdctl-demo-node0",
+    ]
+    assert "an emulator, its GPUs are only counted" in site.about("demo")
+    lab.runner.end(first, 0)
+    wait_for(lambda: site.observe("demo") == {"node1": "running"})
+    site.sweep("demo", keep_data=False, step=Told())
+    assert site.observe("demo") == {}
+    assert site.leftovers("demo") == []
+    assert [job.submission.name.split("-node")[0] for job in lab.active] == ["hvdctl-demo-2"]
+    assert second not in [job.uuid for job in lab.active]
+
+
+def test_jobs_of_the_same_name_of_another_home_are_left_alone(spec: Make, lab: Played, keys: Path) -> None:
+    cluster = Cluster("demo")
+    cluster.store_spec(spec())
+    cluster.key()
+    theirs = Service(Account(lab.url, keys / "login.pem")).submit(wanted()).uuid
+    assert site.observe("demo") == {}
+    site.sweep("demo", keep_data=False, step=Told())
+    assert [job.uuid for job in lab.active] == [theirs]
+
+
+def test_the_storage_of_a_cluster_that_was_up_is_told_as_kept(spec: Make) -> None:
+    cluster = Cluster("demo")
+    cluster.store_spec(spec())
+    assert site.leftovers("demo") == []
+    cluster.complete("share", 0)
+    assert site.leftovers("demo") == ["storage /project_ghent/hvdctl/demo of project demo"]
+
+
+def test_who_has_nothing_to_do_with_gpulab_is_not_bothered() -> None:
+    assert site.clusters() == []
+    assert (site.observe("x"), site.leftovers("x"), site.about("x")) == ({}, [], "")
+
+
+def test_a_list_of_clusters_asks_for_no_pass_phrase(
+    spec: Make, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login, "ask", lambda prompt: pytest.fail("asked"))
+    locked = pki.login(keys, tmp_path / "locked.pem", passphrase="x")
+    Cluster("demo").store_spec(spec({"certificate": str(locked)}))
+    unasked: list[str] = []
+    monkeypatch.setattr(providers.REGISTRY["local"].site, "clusters", list)
+    found = dict(overview.on_sites(unasked))
+    assert providers.REGISTRY["gpulab"] not in found
+    assert any("gpulab can't be asked" in line and "has a pass phrase" in line for line in unasked)
+    assert login.VARIABLE not in os.environ
+
+
+TINY = (Worker(name="tiny", cluster=4, gpus=2, cpus=64, memory=256, gpu_model="V100", gpu_memory=32, cuda="12.2"),)
+
+
+@pytest.mark.parametrize("when_short", ["keep", "cancel"])
+def test_a_part_of_the_jobs_is_told_and_kept_or_given_back(
+    tmp_path: Path, keys: Path, when_short: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "_WATCH_EVERY", 0.02)
+    with played(tmp_path / "tiny", TINY) as lab:
+        asked = maker(lab, keys)({"when_short": when_short, "wait": 5}, nodes=3)
+        cluster = Cluster("demo")
+        cluster.store_spec(asked)
+        told: list[str] = []
+        with pytest.raises(PhaseError) as short, site.watch(asked, Told(told)):
+            submitted(lab, keys, cluster, "node0", "node1", "node2")
+            wait_for(lambda: any("2 of 3 jobs run" in line for line in told))
+            raise PhaseError("terraform apply failed: can't create job x: job 1 is QUEUED: needs 1 GPUs (after 5 s)")
+        assert "2 of 3 jobs run; node2 is QUEUED: needs 1 GPU" in told[-1]
+        assert short.value.message.startswith(
+            "GPULab did not start all jobs within 5 s: 2 of 3 jobs run; node2 is QUEUED"
+        )
+        if when_short == "keep":
+            assert len(lab.active) == 3
+            assert site.hint(short.value.message).startswith("jobs that were submitted stay with GPULab")
+        else:
+            assert lab.active == []
+            assert "cancelled, as not all could start: node0, node1, node2" in short.value.message
+
+
+def test_nodes_that_stood_before_are_not_given_back(lab: Played, keys: Path, spec: Make) -> None:
+    asked = spec({"when_short": "cancel"}, nodes=2)
+    cluster = Cluster("demo")
+    cluster.store_spec(asked)
+    (old,) = submitted(lab, keys, cluster, "node0")
+    cluster.store_nodes([replace(node, id=old) for node in make_nodes(1)])
+    with pytest.raises(PhaseError) as short, site.watch(asked, Told()):
+        submitted(lab, keys, cluster, "node1")
+        raise PhaseError("terraform apply failed: can't create job x: job 1 is FAILED: boom")
+    assert short.value.message.endswith("is FAILED: boom; cancelled, as not all could start: node1")
+    assert [job.uuid for job in lab.active] == [old]

@@ -1,0 +1,223 @@
+"""A job of GPULab: what is asked for (pure), and what the service answers, read leniently."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from hvdctl.cluster import digest
+
+SSH_PORT = 2222
+"""Where sshd listens in a node's container."""
+
+MOUNT = "/project"
+"""Where the project's storage is in a container; /shared is a folder of it."""
+
+RUNNING = "RUNNING"
+ENDED = frozenset({"FINISHED", "FAILED", "CANCELLED", "DELETED", "HALTED"})
+ENDING = frozenset({"CANCELLING", "MUSTHALT", "HALTING"})
+
+_NAME = re.compile(r"hvdctl-(?P<cluster>.+)-(?P<node>node\d+)-(?P<owner>[0-9a-f]{8})")
+_ANNOUNCED = re.compile(r"^hvd-node: (\{.*\})\s*$", re.MULTILINE)
+_GIB = 2**30
+# For each rank, where the spec says nothing: the service wants numbers.
+_CPUS, _MEMORY_GB = 2, 8
+
+
+@dataclass(frozen=True)
+class Named:
+    """Whose job it is, told by its name."""
+
+    cluster: str
+    node: str
+    owner: str
+
+    def __str__(self) -> str:
+        return f"hvdctl-{self.cluster}-{self.node}-{self.owner}"
+
+    @classmethod
+    def of(cls, name: str) -> Named | None:
+        """None for a job that hvdctl did not submit."""
+        found = _NAME.fullmatch(name)
+        return cls(**found.groupdict()) if found else None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What one node of a cluster needs of the service."""
+
+    cluster: str
+    node: str
+    project: str
+    """The project's URN."""
+    image: str
+    slots: int
+    cpus: float | None
+    memory: float | None
+    """Bytes; None: as many as the ranks are likely to need."""
+    gpus: int
+    storage: str
+    """A folder of the project's storage, such as /project_ghent/hvdctl/demo."""
+    public_key: str
+    """May log in on the node; also says whose the job is among clusters of one name."""
+    gpu_model: tuple[str, ...] = ()
+    gpu_memory: int | None = None
+    min_cuda: int | None = None
+    cluster_id: int | None = None
+    worker: str | None = None
+    min_duration: str = "1 hour"
+    max_duration: str = "12 hours"
+    reservations: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> Named:
+        return Named(self.cluster, self.node, owner(self.public_key))
+
+
+def owner(public_key: str) -> str:
+    """What tells clusters of one name apart."""
+    return digest(public_key.strip())[:8]
+
+
+def request(wanted: Wanted) -> dict[str, Any]:
+    """The body of a submission. Pure; golden cases hold its form, and imec's own models accept it."""
+    volume, folder = split_storage(wanted.storage)
+    resources: dict[str, Any] = {
+        "cpus": math.ceil(wanted.cpus) if wanted.cpus else _CPUS * wanted.slots,
+        "gpus": wanted.gpus,
+        "cpuMemoryGb": math.ceil(wanted.memory / _GIB) if wanted.memory else _MEMORY_GB * wanted.slots,
+        "gpuMemoryGb": wanted.gpu_memory,
+        "gpuModel": list(wanted.gpu_model),
+        "minCudaVersion": wanted.min_cuda,
+        "clusterId": wanted.cluster_id,
+        "slaveName": wanted.worker,
+    }
+    docker = {
+        "image": wanted.image,
+        "environment": {
+            "HVD_NAME": wanted.node,
+            "HVD_SHARE": str(PurePosixPath(MOUNT) / folder),
+            "HVD_AUTHORIZED_KEY": wanted.public_key.strip(),
+        },
+        "storage": [{"hostPath": volume, "containerPath": MOUNT}],
+        "portMappings": [{"containerPort": SSH_PORT}],
+        "projectGidVariableName": "HVD_GROUP",
+        # The node gives up all privileges when it has put /shared in its place.
+        "user": "root",
+    }
+    scheduling = {
+        "interactive": False,
+        # A node that goes on elsewhere under another id is another node: hvdctl makes it anew itself.
+        "restartable": False,
+        "minDuration": wanted.min_duration,
+        "maxDuration": wanted.max_duration,
+        "reservationIds": list(wanted.reservations),
+    }
+    body = {
+        "name": str(wanted.name),
+        "deploymentEnvironment": "production",
+        "owner": {"projectUrn": wanted.project},
+        "request": {
+            "resources": {key: value for key, value in resources.items() if value not in (None, [])},
+            "docker": docker,
+            "scheduling": {key: value for key, value in scheduling.items() if value != []},
+            "extra": {"sshPubKeys": [wanted.public_key.strip()]},
+        },
+    }
+    # A job that is found under this name is the one that was asked for only if it has this mark.
+    return body | {"description": f"hvdctl {digest(json.dumps(body, sort_keys=True))}"}
+
+
+def split_storage(path: str) -> tuple[str, str]:
+    """The volume of a path such as /project_ghent/data/x, and the folder on it."""
+    _, volume, *rest = PurePosixPath(path).parts
+    return f"/{volume}", "/".join(rest)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a node says of itself in its job's log."""
+
+    address: str
+    host_key: str
+    user_key: str
+
+
+def announced(log: str) -> Told | None:
+    """What the node said when it started; None where it has said nothing yet."""
+    for line in reversed(_ANNOUNCED.findall(log)):
+        try:
+            said = json.loads(line)
+            return Told(str(said["address"]), str(said["host_key"]), str(said["user_key"]))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as the service tells of it; what this version does not know of is left aside."""
+
+    uuid: str
+    name: str
+    description: str
+    status: str
+    created: str
+    explanations: tuple[str, ...] = ()
+    host: str | None = None
+    worker: str | None = None
+    ports: dict[int, int] = field(default_factory=dict)
+    """Ports of the worker host by ports of the container."""
+    proxy: str | None = None
+    """The bastion, as user@host:port."""
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self.ended or self.status in ENDING
+
+    @property
+    def why(self) -> str:
+        """The service's own words on why it waits."""
+        return "; ".join(self.explanations)
+
+    @classmethod
+    def read(cls, data: Any) -> Job:
+        """Raises ValueError where it is no job."""
+        try:
+            state = data["state"]
+            resources = state.get("resources") or {}
+            scheduling = state.get("scheduling") or {}
+            return cls(
+                uuid=str(data["uuid"]),
+                name=str(data.get("name") or ""),
+                description=str(data.get("description") or ""),
+                status=re.sub(r"[^A-Z]", "", str(state["status"]).upper()),
+                created=str((state.get("eventTimes") or {}).get("created") or ""),
+                explanations=tuple(map(str, scheduling.get("queuedExplanations") or ())),
+                host=resources.get("slaveHost"),
+                worker=resources.get("slaveName") or scheduling.get("assignedSlaveName"),
+                ports={
+                    int(mapping["containerPort"]): int(mapping["hostPort"])
+                    for mapping in resources.get("portMappings") or ()
+                    if mapping.get("hostPort")
+                },
+                proxy=_proxy(resources),
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"not a job: {error!r}") from None
+
+
+def _proxy(resources: dict[str, Any]) -> str | None:
+    host, user = resources.get("sshProxyHost"), resources.get("sshProxyUsername")
+    if not host or not user:
+        return None
+    return f"{user}@{host}:{resources.get('sshProxyPort') or 22}"

@@ -1,0 +1,352 @@
+"""The site `gpulab`: what of a cluster stands as jobs of GPULab, asked by the names of the jobs.
+
+Who asks is told by the options, else by the variables that imec's own client takes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import ValidationError
+
+from hvdctl.errors import HvdctlError, PhaseError, UsageError
+from hvdctl.gpulab.job import RUNNING, Named, owner
+from hvdctl.gpulab.options import Options
+from hvdctl.progress import Progress, Step
+from hvdctl.providers import Access
+
+if TYPE_CHECKING:
+    from hvdctl.gpulab.job import Job
+    from hvdctl.gpulab.service import Account, Service
+    from hvdctl.spec import Spec
+
+MOST_JOBS = 10
+"""Jobs of one user that GPULab runs at once."""
+
+_IMAGE = re.compile(r"([\w.+-]+:[^@ ]+@)?([\w.-]+(:\d+)?/)?[a-z0-9._-]+(/[a-z0-9._-]+)*(:[\w.-]{1,127})?")
+_WATCH_EVERY = 5.0
+_ANTWERP = range(100, 200)
+_VARIABLES = {
+    "server": ("GPULAB_API_BASE",),
+    "certificate": ("GPULAB_CERT",),
+    "server_certificate": ("GPULAB_SERVER_CERT",),
+    "project": ("GPULAB_PROJECT", "GPULAB_SUBMIT_PROJECT"),
+}
+_WAITS = r"\bis (QUEUED|ASSIGNED|STARTING|ONHOLD)\b"
+_ENDED = r"\bis (FINISHED|FAILED|CANCELLED|CANCELLING|DELETED|HALTED)\b"
+_HINTS = (
+    (
+        _ENDED,
+        "can GPULab pull the image, and is its storage there? `gpulab-cli debug ID` may tell more",
+    ),
+    (
+        _WAITS,
+        "jobs that were submitted stay with GPULab: `hvdctl up` goes on waiting, `hvdctl down` cancels all; "
+        "--option wait=DURATION waits longer, --option when_short=cancel cancels all by itself",
+    ),
+)
+
+
+def preflight(spec: Spec) -> None:
+    """Raise where GPULab does not know the caller, or can't give what is asked."""
+    from hvdctl.gpulab.service import local
+
+    options = _options(spec)
+    if spec.net is not None:
+        raise UsageError(
+            "net: GPULab's network can't be given a rate", hint="use --net none; `hvdctl check` measures it"
+        )
+    if spec.nodes > MOST_JOBS:
+        raise UsageError(
+            f"nodes: {spec.nodes} jobs asked, but GPULab runs {MOST_JOBS} jobs of a user at once",
+            hint=f"use fewer jobs with more GPUs each, such as --layout {MOST_JOBS}x{_shared_out(spec)}",
+        )
+    if _value(options, "project") is None:
+        raise UsageError("options.project: GPULab needs a project", hint="--option project=NAME, or GPULAB_PROJECT")
+    account = _account(options)
+    if spec.image == "auto" and not local(account.server):
+        raise UsageError(
+            "image: GPULab can't pull an image that is on this machine only",
+            hint="push it to a registry that GPULab reaches, then --image REGISTRY/IMAGE:TAG (docs/gpulab.md)",
+        )
+    if spec.image != "auto" and not _IMAGE.fullmatch(spec.image):
+        raise UsageError(
+            f"image: GPULab does not take {spec.image!r}", hint="write REGISTRY/IMAGE:TAG, without a digest"
+        )
+    if len(PurePosixPath(_storage(spec)).parts) < 2:
+        raise UsageError(
+            f"share: {spec.share} is not a storage of GPULab's", hint="write /project_ghent or a folder of it"
+        )
+    _check_workers(options, _service(account).clusters())
+
+
+def access(spec: Spec) -> Access:
+    """How the jump host is logged in to; the nodes themselves have the cluster's own key."""
+    from hvdctl.gpulab import login
+
+    options = _options(spec)
+    key = Path(options.bastion_key).expanduser() if options.bastion_key else None
+    if key is None:
+        own = login.read(_account(options).certificate)
+        key = None if own.locked else own.file
+    known = [options.known_hosts] if options.known_hosts else ["~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"]
+    return Access({}, key, tuple(Path(file).expanduser().absolute() for file in known))
+
+
+def settings(spec: Spec) -> dict[str, Any]:
+    from hvdctl.gpulab import login
+
+    options = _options(spec)
+    account = _account(options)
+    project = _value(options, "project")
+    return dict(options) | {
+        "server": account.server,
+        "certificate": str(account.certificate),
+        "server_certificate": str(account.server_certificate) if account.server_certificate else None,
+        "passphrase_file": str(account.passphrase_file) if account.passphrase_file else None,
+        "project": login.read(account.certificate).project(project) if project else None,
+        "storage": _storage(spec),
+    }
+
+
+def prepare(spec: Spec, progress: Progress) -> None:
+    pass  # the Horovod image is all
+
+
+@contextmanager
+def watch(spec: Spec, step: Step) -> Iterator[None]:
+    """Tell which jobs wait and why; where not all could start, cancel those that could, if that is asked."""
+    from hvdctl.cluster import Cluster
+
+    before = {node.id for node in Cluster(spec.name).nodes()}
+    over = threading.Event()
+    threading.Thread(target=_tell_of_the_queue, args=(spec, step, over), daemon=True).start()
+    try:
+        yield
+    except PhaseError as error:
+        over.set()
+        error.message = _short(spec, error.message)
+        if _options(spec).when_short == "cancel":
+            given_back = _give_back(spec.name, before)
+            error.message += f"; cancelled, as not all could start: {', '.join(given_back) or 'nothing was left'}"
+            error.hint = "--option wait=DURATION waits longer, --option when_short=keep keeps what runs"
+        raise
+    finally:
+        over.set()
+
+
+def observe(cluster: str) -> dict[str, str]:
+    """GPULab's word on each node's job; one that has ended is none any more."""
+    return {_node(job): job.status.lower() for job in _jobs(cluster) if not job.ended}
+
+
+def about(cluster: str) -> str:
+    from hvdctl.gpulab.service import local
+
+    options = _stored(cluster)
+    if options is None:
+        return ""
+    workers = sorted({job.worker for job in _jobs(cluster) if job.worker and not job.gone})
+    on = f" on {', '.join(workers)}" if workers else ""
+    ends = f"jobs end {options.max_duration} after their start"
+    emulated = "; an emulator, its GPUs are only counted" if local(_account(options).server) else ""
+    return f"GPULab{on}; {ends}{emulated}"
+
+
+def hint(message: str) -> str:
+    return next((hint for pattern, hint in _HINTS if re.search(pattern, message)), "")
+
+
+def leftovers(cluster: str) -> list[str]:
+    from hvdctl.cluster import Cluster
+
+    left = [f"job {job.name} ({job.uuid}, {job.status})" for job in _jobs(cluster) if not job.ended]
+    stored = _stored_spec(cluster)
+    if stored is not None and Cluster(cluster).record("share"):
+        left.append(f"storage {_storage(stored)} of project {_value(_options(stored), 'project')}")
+    return left
+
+
+def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
+    """Cancel all jobs of the cluster. What is on the project's storage is the project's, and stays."""
+    for service in _where(cluster):
+        for job in _of(service, cluster):
+            if not job.ended:
+                step.update(f"job {job.name}")
+                service.remove(job)
+
+
+def clusters() -> list[str]:
+    """Those of the accounts that clusters of this home are of, and of the one that the variables name."""
+    from hvdctl.cluster import known
+    from hvdctl.gpulab import login
+
+    stored = [options for cluster in known() if (options := _stored(cluster.name))]
+    if os.environ.get("GPULAB_CERT"):
+        stored.append(Options())
+    accounts = dict.fromkeys(_account(options) for options in stored)
+    named: set[str] = set()
+    for account in accounts:
+        if not login.at_hand(login.read(account.certificate), account.passphrase_file):
+            raise UsageError(f"the key in {account.certificate} has a pass phrase", hint=f"set {login.VARIABLE}")
+        named |= {_named(job).cluster for job in _service(account).jobs() if not job.ended}
+    return sorted(named)
+
+
+def _tell_of_the_queue(spec: Spec, step: Step, over: threading.Event) -> None:
+    while not over.wait(_WATCH_EVERY):
+        told = _queue(spec)
+        if told and not over.is_set():
+            step.update(told)
+
+
+def _queue(spec: Spec) -> str:
+    """Which jobs wait and why, in the service's own words; empty where none does, or it can't be asked."""
+    try:
+        found = sorted((job for job in _jobs(spec.name) if not job.gone), key=_node)
+    except HvdctlError:
+        return ""  # Terraform says what is wrong
+    waiting = [job for job in found if job.status != RUNNING]
+    why = [f"{_node(job)} is {job.status}" + (f": {job.why}" if job.why else "") for job in waiting]
+    return f"{len(found) - len(waiting)} of {spec.nodes} jobs run; {'; '.join(why)}" if why else ""
+
+
+def _short(spec: Spec, message: str) -> str:
+    """What Terraform says, in fewer words where it is only that jobs wait."""
+    waits = re.search(_WAITS, message) and not re.search(_ENDED, message)
+    told = _queue(spec) if waits else ""
+    return f"GPULab did not start all jobs within {_options(spec).wait} s: {told}" if told else message
+
+
+def _give_back(cluster: str, before: set[str]) -> list[str]:
+    """Cancel the jobs that were not there before; the nodes that they were to be."""
+    given_back = []
+    for service in _where(cluster):
+        new = [job for job in _of(service, cluster) if not job.ended and job.uuid not in before]
+        for job in new:
+            service.remove(job)
+            given_back.append(_node(job))
+    return sorted(given_back)
+
+
+def _check_workers(options: Options, clusters: list[dict[str, Any]]) -> None:
+    """Raise where no cluster could ever do: the service would let the jobs wait for ever."""
+    ids = sorted(one["clusterId"] for one in clusters if isinstance(one.get("clusterId"), int))
+    if options.cluster is not None and ids and options.cluster not in ids:
+        raise UsageError(
+            f"options.cluster: GPULab has no cluster {options.cluster}; there are: {', '.join(map(str, ids))}"
+        )
+    will_do = [one for one in clusters if options.cluster in (None, one.get("clusterId"))]
+    models = {str(model.get("name", "")) for one in will_do for model in one.get("gpuModel") or ()}
+    wanted = [part for part in options.gpu_model if any(part.lower() in model.lower() for model in models)]
+    if options.gpu_model and models and not wanted:
+        raise UsageError(
+            f"options.gpu_model: no worker has {' or '.join(options.gpu_model)}; there are: {', '.join(sorted(models))}"
+        )
+
+
+def _shared_out(spec: Spec) -> int:
+    """GPUs of each of as many jobs as can run at once, to have as many as were asked for."""
+    return math.ceil(spec.nodes * max(spec.gpus, 1) / MOST_JOBS)
+
+
+def _storage(spec: Spec) -> str:
+    """The folder of the project's storage that is /shared; by itself, one for each cluster."""
+    options = _options(spec)
+    if spec.share != "auto":
+        return spec.share
+    usual = "/project_antwerp" if options.cluster in _ANTWERP else "/project_ghent"
+    return f"{(options.storage or usual).rstrip('/')}/hvdctl/{spec.name}"
+
+
+def _options(spec: Spec) -> Options:
+    return cast(Options, spec.own())
+
+
+def _value(options: Options, key: str) -> str | None:
+    """A setting, else the first of its variables that is set."""
+    given = getattr(options, key)
+    found = next((value for name in _VARIABLES[key] if (value := os.environ.get(name))), None)
+    return given if given is not None else found
+
+
+def _account(options: Options) -> Account:
+    from hvdctl.gpulab.service import SERVER, Account
+
+    certificate = _value(options, "certificate")
+    if certificate is None:
+        raise UsageError(
+            "options.certificate: GPULab needs your PEM file with key and certificate",
+            hint="--option certificate=FILE, or GPULAB_CERT; to try without an account: `hvdctl gpulab emulate`",
+        )
+    return Account(
+        server=_value(options, "server") or SERVER,
+        certificate=Path(certificate).expanduser().absolute(),
+        server_certificate=_file(_value(options, "server_certificate")),
+        passphrase_file=_file(options.passphrase_file),
+    )
+
+
+def _file(name: str | None) -> Path | None:
+    return Path(name).expanduser().absolute() if name else None
+
+
+def _service(account: Account) -> Service:
+    from hvdctl.gpulab.service import Service
+
+    return Service(account)
+
+
+def _where(cluster: str) -> Iterator[Service]:
+    """The cluster's account; none where neither the cluster nor this user has to do with GPULab."""
+    options = _stored(cluster)
+    if options is None and not os.environ.get("GPULAB_CERT"):
+        return
+    yield _service(_account(options or Options()))
+
+
+def _jobs(cluster: str) -> list[Job]:
+    return [job for service in _where(cluster) for job in _of(service, cluster)]
+
+
+def _of(service: Service, cluster: str) -> list[Job]:
+    """The jobs of a cluster; of one that this home knows, not those of another home."""
+    from hvdctl.cluster import Cluster
+
+    key = Cluster(cluster).ssh / "id_ed25519.pub"
+    ours = owner(key.read_text()) if key.exists() else None
+    found = [(job, _named(job)) for job in service.jobs()]
+    return [job for job, named in found if named.cluster == cluster and ours in (None, named.owner)]
+
+
+def _named(job: Job) -> Named:
+    named = Named.of(job.name)
+    assert named is not None  # noqa: S101 - the service gives no others
+    return named
+
+
+def _node(job: Job) -> str:
+    return _named(job).node
+
+
+def _stored(cluster: str) -> Options | None:
+    spec = _stored_spec(cluster)
+    return _options(spec) if spec else None
+
+
+def _stored_spec(cluster: str) -> Spec | None:
+    """A cluster of ours on GPULab, as it was last asked for."""
+    from hvdctl.cluster import Cluster
+
+    try:
+        spec = Cluster(cluster).spec()
+    except (HvdctlError, ValidationError):  # `down --force` works without
+        return None
+    return spec if spec.provider == "gpulab" else None
