@@ -29,7 +29,7 @@ browser: $(VENV)/.ready ## the report in a real browser; installs Chromium where
 	@scripts/system.sh --tests
 	@$(BIN)/pytest tests/browser
 
-e2e: $(VENV)/.ready $(VENV)/gpulab/.ready images ## the tests on a real engine
+e2e: $(VENV)/.ready $(VENV)/gpulab/.ready $(VENV)/registry/.ready images ## the tests on a real engine
 	@$(BIN)/pytest tests/e2e -m "not vm" --numprocesses=2 --dist=loadfile --durations=8
 
 vm: $(VENV)/.ready images ## the tests on virtual machines; installs QEMU where it is missing
@@ -71,6 +71,12 @@ $(VENV)/gpulab/.ready: tests/gpulab-client.txt | $(VENV)/.ready
 	@echo "venv: installing imec's GPULab client into $(VENV)/gpulab"
 	@test -x $(VENV)/gpulab/bin/python || $(PYTHON) -m venv $(VENV)/gpulab
 	@$(VENV)/gpulab/bin/python -m pip install --quiet --requirement $< 2> $(VENV)/pip.log || { tail -n 20 $(VENV)/pip.log; exit 1; }
+	@touch $@
+
+# Taken out of its package and not installed: as a service it would listen on every address.
+$(VENV)/registry/.ready: | $(VENV)/.ready
+	@echo "registry: unpacking Debian's docker-registry into $(VENV)/registry"
+	@scripts/registry.sh $(VENV)/registry
 	@touch $@
 
 clean: ## remove the virtual environment and caches; clusters and images stay

@@ -21,6 +21,7 @@ from typing import IO, cast
 from hvdctl import paths, process
 from hvdctl.cluster import write
 from hvdctl.errors import PhaseError
+from hvdctl.gpulab import login
 from hvdctl.tfprovider import SOURCE, VERSION
 
 _PLATFORMS = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -71,6 +72,7 @@ def served(log: Path) -> Iterator[dict[str, str]]:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
+            env={**os.environ, **login.for_plugin()},
         )
         announced = cast(IO[str], plugin.stdout)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,10 @@ PHRASE = "correct horse"
 
 
 @pytest.fixture(autouse=True)
-def nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login, "ask", None)
-    yield
-    os.environ.pop(login.VARIABLE, None)
+    monkeypatch.setattr(login, "_secret", None)
+    monkeypatch.delenv(login.VARIABLE, raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -84,14 +83,18 @@ def test_the_pass_phrase_comes_from_the_environment(keys: Path, locked: Path, mo
     monkeypatch.setenv(login.VARIABLE, PHRASE)
     assert login.at_hand(login.read(locked), None)
     login.context(login.read(locked), keys / "ca.pem", None)
+    assert login.VARIABLE not in os.environ, "Ansible's runner writes its environment down"
+    assert login.for_plugin() == {login.VARIABLE: PHRASE}
 
 
-def test_the_pass_phrase_comes_from_a_file_of_the_users_alone(keys: Path, locked: Path, tmp_path: Path) -> None:
+def test_the_pass_phrase_comes_from_a_file_of_the_users_alone(
+    keys: Path, locked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "phrase"
     file.touch(mode=0o600)
     file.write_text(PHRASE + "\n")
     login.context(login.read(locked), keys / "ca.pem", file)
-    os.environ.pop(login.VARIABLE)
+    monkeypatch.setattr(login, "_secret", None)
     file.chmod(0o640)
     with pytest.raises(UsageError, match="phrase can be read by others"):
         login.context(login.read(locked), keys / "ca.pem", file)
@@ -110,7 +113,7 @@ def test_who_can_be_asked_is_asked_once(keys: Path, locked: Path, monkeypatch: p
     for _ in range(2):
         login.context(login.read(locked), keys / "ca.pem", None)
     assert asked == [f"Pass phrase of {locked}"]
-    assert os.environ[login.VARIABLE] == PHRASE, "the Terraform plugin gets it"
+    assert login.for_plugin() == {login.VARIABLE: PHRASE}, "the Terraform plugin gets it"
 
 
 def test_a_wrong_pass_phrase_is_told_and_not_kept(keys: Path, locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +122,7 @@ def test_a_wrong_pass_phrase_is_told_and_not_kept(keys: Path, locked: Path, monk
         login.context(login.read(locked), keys / "ca.pem", None)
     assert "wrong one" not in told.value.message + told.value.hint
     assert login.VARIABLE in told.value.hint
-    assert login.VARIABLE not in os.environ
+    assert login.for_plugin() == {}
 
 
 def test_without_anybody_to_ask_the_ways_are_told(keys: Path, locked: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hvdctl import providers
 from hvdctl.bench import catalogue, devices
 from hvdctl.cluster import Node, digest
 from hvdctl.errors import UsageError
@@ -242,6 +243,11 @@ def check(sweep: Sweep, spec: Spec, nodes: Sequence[Node]) -> None:
             devices.step_seconds(sweep.gpu or "", model.name, batch)
     if spec.framework != "pytorch":
         raise UsageError(f"bench needs framework: pytorch; {spec.name!r} has {spec.framework}")
+    rates = [format_rate(net) for net in sweep.nets if net is not None]
+    if rates and providers.REGISTRY[spec.provider].foreign_network:
+        raise UsageError(
+            f"--net {','.join(rates)}: the links of provider {spec.provider} can't be given a rate", hint="leave it out"
+        )
     for layout in sweep.layouts:
         if layout.nodes > len(nodes):
             raise UsageError(

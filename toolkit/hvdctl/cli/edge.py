@@ -31,6 +31,7 @@ class Verbs(TyperGroup):
 
 def guarded(app: Callable[[], object]) -> None:
     """Run the command line and leave with the right exit code."""
+    login.hide()
     if sys.stdin.isatty() and sys.stderr.isatty():
         login.ask = _secret
     try:

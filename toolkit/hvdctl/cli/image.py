@@ -1,4 +1,4 @@
-"""`hvdctl image build` and `hvdctl image list`."""
+"""`hvdctl image build`, `push` and `list`."""
 
 from __future__ import annotations
 
@@ -59,6 +59,33 @@ def build(
             terminal.line(f"{one.reference} {how}")
 
     terminal.result([asdict(one) for one in built], render)
+
+
+@app.command()
+def push(
+    target: Annotated[str, typer.Argument(help="Where to, as REGISTRY/IMAGE:TAG.", metavar="TARGET")],
+    framework: Annotated[str, typer.Option("--framework", help="pytorch or tensorflow.", metavar="NAME")] = "pytorch",
+    cuda: Annotated[bool, typer.Option("--cuda", help="The variant for nodes with GPUs.")] = False,
+    json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Send the image to a registry, for services that pull it themselves; built where it is missing.
+
+    Example: `hvdctl image push registry.example.org/me/horovod:1`
+    """
+    from hvdctl import imageregistry, images, wheels
+    from hvdctl.cli.terminal import Terminal
+    from hvdctl.errors import UsageError
+
+    imageregistry.check(target)
+    if framework not in images.FRAMEWORKS:
+        raise UsageError(f"{framework!r} is not a framework; choose one of: {', '.join(images.FRAMEWORKS)}")
+    terminal = Terminal(as_json=json, verbose=verbose)
+    built = images.build(framework, terminal, cuda=wheels.cuda_version(framework) if cuda else None)
+    pushed = imageregistry.push(built.reference, target, terminal)
+    terminal.result(
+        {"image": pushed}, lambda: terminal.line(f"{pushed} is there; `hvdctl up --image {pushed}` uses it")
+    )
 
 
 @app.command("list")

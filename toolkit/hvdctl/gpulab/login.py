@@ -1,7 +1,7 @@
 """The login at GPULab: one PEM file with a key and a certificate, which names the user.
 
 The pass phrase of the key comes from HVDCTL_GPULAB_PASSPHRASE, from a file, or from whoever can be asked. It is kept in
-this process's environment, so that the Terraform plugin has it too, and is written nowhere.
+this process's memory, given to the Terraform plugin alone, and written nowhere.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _PORTAL = "download it anew from your account's portal"
 
 ask: Callable[[str], str] | None = None
 """Asks the user for a secret; set by the command line where there is somebody to ask."""
+
+_secret: str | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def context(login: Login, authority: Path | None, passphrase_file: Path | None) 
     try:
         made.load_cert_chain(login.file, password=secret)
     except (ssl.SSLError, ValueError):
-        os.environ.pop(VARIABLE, None)
+        _keep(None)
         wrong = "the pass phrase is wrong" if login.locked else "its key and certificate don't belong together"
         raise UsageError(f"{login.file} can't be used: {wrong}", hint=_ways() if login.locked else _PORTAL) from None
     return made
@@ -98,12 +100,31 @@ def context(login: Login, authority: Path | None, passphrase_file: Path | None) 
 
 def at_hand(login: Login, file: Path | None) -> bool:
     """Whether the login can be used without asking anybody."""
-    return not login.locked or bool(os.environ.get(VARIABLE)) or file is not None
+    hide()
+    return not login.locked or _secret is not None or file is not None
+
+
+def hide() -> None:
+    """Take the pass phrase out of the environment, which other programs write down: Ansible's runner does."""
+    if found := os.environ.pop(VARIABLE, None):
+        _keep(found)
+
+
+def for_plugin() -> dict[str, str]:
+    """What the Terraform plugin is to have in its environment beside ours."""
+    hide()
+    return {VARIABLE: _secret} if _secret is not None else {}
+
+
+def _keep(secret: str | None) -> None:
+    global _secret
+    _secret = secret
 
 
 def _passphrase(login: Login, file: Path | None) -> str:
-    if known := os.environ.get(VARIABLE):
-        return known
+    hide()
+    if _secret is not None:
+        return _secret
     if file is not None:
         try:
             if file.stat().st_mode & 0o077:
@@ -115,7 +136,7 @@ def _passphrase(login: Login, file: Path | None) -> str:
         secret = ask(f"Pass phrase of {login.file}")
     else:
         raise UsageError(f"the key in {login.file} has a pass phrase, and nobody can be asked here", hint=_ways())
-    os.environ[VARIABLE] = secret
+    _keep(secret)
     return secret
 
 

@@ -202,7 +202,8 @@ class Service:
                 hint="is it the right server? --option server_certificate=FILE names the authority of its certificate",
             )
         told = str(error) or type(error).__name__
-        return Silent(f"{self.server} can't be reached: {told}", hint="check the network and --option server=URL")
+        hint = "check the network and --option server=URL; a server that does not know your certificate may hang up too"
+        return Silent(f"{self.server} can't be reached: {told}", hint=hint)
 
 
 def address(server: str) -> str:

@@ -217,19 +217,28 @@ def _shortage(ask: Ask, free: Sequence[_Free]) -> list[str]:
     where = f"one worker of cluster {ask.cluster}" if ask.cluster is not None else "one worker"
     where = f"worker {free[0].worker.name}" if ask.worker is not None else where
     told = []
-    for wanted, unit, most, total in (
-        (ask.gpus, "GPUs", max(one.gpus for one in free), max(one.worker.gpus for one in free)),
-        (ask.cpus, "CPUs", max(one.cpus for one in free), max(one.worker.cpus for one in free)),
-        (ask.memory, "GB of memory", max(one.memory for one in free), max(one.worker.memory for one in free)),
+    for wanted, thing, most, total in (
+        (ask.gpus, _counted(ask.gpus, "GPU"), max(one.gpus for one in free), max(one.worker.gpus for one in free)),
+        (ask.cpus, _counted(ask.cpus, "CPU"), max(one.cpus for one in free), max(one.worker.cpus for one in free)),
+        (
+            ask.memory,
+            f"{ask.memory} GB of memory",
+            max(one.memory for one in free),
+            max(one.worker.memory for one in free),
+        ),
     ):
         if wanted > total:
-            told.append(f"needs {wanted} {unit}; no worker has more than {total}: it can never start")
+            told.append(f"needs {thing}; no worker has more than {total}: it can never start")
         elif wanted > most:
-            told.append(f"needs {wanted} {unit}; the most that is free on {where} is {most}")
+            told.append(f"needs {thing}; the most that is free on {where} is {most}")
     if not told:
-        asked = f"{ask.gpus} GPUs, {ask.cpus} CPUs and {ask.memory} GB of memory"
+        asked = f"{_counted(ask.gpus, 'GPU')}, {_counted(ask.cpus, 'CPU')} and {ask.memory} GB of memory"
         told.append(f"needs {asked} together; each is free on {where}, but not on the same one")
     return told
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _listed(values: Iterable[object]) -> str:
