@@ -51,7 +51,7 @@ def test_help_says_what_and_shows_an_example(path: tuple[str, ...], command: Any
     assert any(tuple(shlex.split(call)[1 : 1 + len(path)]) == path for call in called)
 
 
-@pytest.mark.parametrize("group", ["image", "report"])
+@pytest.mark.parametrize("group", ["gpulab", "image", "report"])
 def test_a_group_shows_an_example_too(group: str) -> None:
     example = re.search(r"Example: `hvdctl (.+?)`", typer.main.get_command(app).commands[group].help)  # type: ignore[attr-defined]
     assert example

@@ -224,7 +224,7 @@ def test_it_says_where_it_is_and_what_becomes_of_jobs(tmp_path: Path) -> None:
         output = Output(process)
         said = output.until("gpulab-cli jobs")
         assert "GPUs are counted, not there." in said
-        assert f"hvdctl up --file {folder / 'hvdctl.yml'} --nodes 4" in said
+        assert f"hvdctl up --file {folder / 'hvdctl.yml'} --layout 4x1" in said
         url = json.loads((folder / "emulator.json").read_text())["url"]
         assert f"GPULAB_API_BASE={url}" in said
         told = {"folder": str(folder), "ca": None, "url": url}

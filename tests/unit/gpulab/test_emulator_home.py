@@ -90,3 +90,13 @@ def test_what_cannot_be_is_said(hvdctl: Hvdctl, words: list[str], code: int, sai
     found = hvdctl("gpulab", "emulate", *words)
     assert found.code == code
     assert said in found.err
+
+
+def test_the_ports_of_last_time_are_remembered(tmp_path: Path) -> None:
+    home = Home(tmp_path / "lab")
+    home.prepare()
+    assert home.last_ports == (0, 0)
+    home.describe("https://127.0.0.1:4443/api/", 4022, secure=True)
+    assert home.last_ports == (4443, 4022)
+    (home.folder / "emulator.json").write_text("{")
+    assert home.last_ports == (0, 0)

@@ -125,12 +125,14 @@ def test_an_answer_that_is_no_json_is_told(service: Service, lab: Played) -> Non
         service.jobs()
 
 
-def test_a_server_that_is_not_there_is_told(keys: Path) -> None:
+def test_an_emulator_that_is_not_there_is_told_at_once(keys: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    service = Service(Account(f"http://127.0.0.1:{port}/api/", keys / "login.pem"), pauses=(0.01,))
-    with pytest.raises(Silent, match=f"127.0.0.1:{port}/api/ can't be reached"):
-        service.version()
+    began = time.monotonic()
+    with pytest.raises(HvdctlError, match=f"no emulator answers at http://127.0.0.1:{port}/api/") as told:
+        Service(Account(f"http://127.0.0.1:{port}/api/", keys / "login.pem")).version()
+    assert told.value.hint == "`hvdctl gpulab emulate` starts one"
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("server", ["gpulab", "ftp://x/api", "http://gpulab.example.org/api/"])

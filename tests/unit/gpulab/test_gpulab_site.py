@@ -202,6 +202,16 @@ def test_the_storage_of_a_cluster_that_was_up_is_told_as_kept(spec: Make) -> Non
     assert site.leftovers("demo") == ["storage /project_ghent/hvdctl/demo of project demo"]
 
 
+def test_the_jobs_of_an_emulator_that_ended_are_gone(tmp_path: Path, keys: Path) -> None:
+    with played(tmp_path / "gone") as lab:
+        Cluster("demo").store_spec(maker(lab, keys)())
+        submitted(lab, keys, Cluster("demo"), "node0")
+        assert site.observe("demo")
+    assert (site.observe("demo"), site.leftovers("demo"), site.clusters()) == ({}, [], [])
+    site.sweep("demo", keep_data=False, step=Told())
+    assert site.about("demo") == "GPULab, emulated: the emulator has ended, and its jobs with it"
+
+
 def test_who_has_nothing_to_do_with_gpulab_is_not_bothered() -> None:
     assert site.clusters() == []
     assert (site.observe("x"), site.leftovers("x"), site.about("x")) == ({}, [], "")

@@ -29,11 +29,12 @@ def _group() -> None:
 @app.command()
 def emulate(
     port: Annotated[
-        int, typer.Option("--port", help="Port on 127.0.0.1; 0 is any free one.", metavar="PORT", parser=whole)
+        int,
+        typer.Option("--port", help="Port on 127.0.0.1 (default: that of last time).", metavar="PORT", parser=whole),
     ] = 0,
     plain_http: Annotated[bool, typer.Option("--plain-http", help="No TLS: everybody is the user tester.")] = False,
     ssh_port: Annotated[
-        int, typer.Option("--ssh-port", help="Port for SSH; 0 is any free one.", metavar="PORT", parser=whole)
+        int, typer.Option("--ssh-port", help="Port for SSH (default: that of last time).", metavar="PORT", parser=whole)
     ] = 0,
     workers: Annotated[
         Path | None,
@@ -70,7 +71,7 @@ def emulate(
         from hvdctl.gpulab.emulator import serve
     except ModuleNotFoundError as error:
         raise ToolMissing(
-            f"the emulator needs the package {error.name}", hint="pip install 'hvdctl[emulator]'"
+            f"the emulator needs the package {error.name}", hint="in a clone: pip install '.[emulator]'"
         ) from None
     terminal = Terminal(as_json=json)
     if hasattr(sys.stdout, "reconfigure"):
@@ -102,7 +103,7 @@ def _tell(terminal: Terminal, found: Ready) -> None:
     terminal.line(f"Login: {found.login}")
     terminal.line()
     terminal.line("From another terminal:")
-    terminal.line(f"  hvdctl up --file {found.spec} --nodes 4")
+    terminal.line(f"  hvdctl up --file {found.spec} --layout 4x1")
     terminal.line("or imec's own client:")
     terminal.line(f"  export GPULAB_CERT={found.login}")
     if found.ca:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import ssl
 import time
 from collections.abc import Sequence
@@ -196,11 +197,15 @@ class Service:
         time.sleep(max(asked, random.uniform(pause / 2, pause)))  # noqa: S311 - only to come apart
 
     def _unreached(self, error: httpx.TransportError) -> HvdctlError:
+        import httpx
+
         if isinstance(error.__context__, ssl.SSLError) or "CERTIFICATE" in str(error).upper() or "SSL" in str(error):
             return UsageError(
                 f"no trusted connection to {self.server}: {error}",
                 hint="is it the right server? --option server_certificate=FILE names the authority of its certificate",
             )
+        if isinstance(error, httpx.ConnectError) and local(self.server):
+            return HvdctlError(f"no emulator answers at {self.server}", hint="`hvdctl gpulab emulate` starts one")
         told = str(error) or type(error).__name__
         hint = "check the network and --option server=URL; a server that does not know your certificate may hang up too"
         return Silent(f"{self.server} can't be reached: {told}", hint=hint)
@@ -222,6 +227,18 @@ def address(server: str) -> str:
 def local(server: str) -> bool:
     """Whether it is on this machine: an emulator."""
     return urlsplit(server).hostname in {"127.0.0.1", "localhost", "::1"}
+
+
+def ended(server: str) -> bool:
+    """Whether it is an emulator that runs no more, and whose jobs have ended with it."""
+    parts = urlsplit(server)
+    if not local(server):
+        return False
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 443), timeout=2).close()
+    except OSError:
+        return True
+    return False
 
 
 def _client(login: Login, account: Account, server: str) -> httpx.Client:

@@ -148,11 +148,13 @@ def observe(cluster: str) -> dict[str, str]:
 
 
 def about(cluster: str) -> str:
-    from hvdctl.gpulab.service import local
+    from hvdctl.gpulab.service import ended, local
 
     options = _stored(cluster)
     if options is None:
         return ""
+    if ended(_account(options).server):
+        return "GPULab, emulated: the emulator has ended, and its jobs with it"
     workers = sorted({job.worker for job in _jobs(cluster) if job.worker and not job.gone})
     on = f" on {', '.join(workers)}" if workers else ""
     ends = f"jobs end {options.max_duration} after their start"
@@ -187,6 +189,7 @@ def clusters() -> list[str]:
     """Those of the accounts that clusters of this home are of, and of the one that the variables name."""
     from hvdctl.cluster import known
     from hvdctl.gpulab import login
+    from hvdctl.gpulab.service import ended
 
     stored = [options for cluster in known() if (options := _stored(cluster.name))]
     if os.environ.get("GPULAB_CERT"):
@@ -196,7 +199,8 @@ def clusters() -> list[str]:
     for account in accounts:
         if not login.at_hand(login.read(account.certificate), account.passphrase_file):
             raise UsageError(f"the key in {account.certificate} has a pass phrase", hint=f"set {login.VARIABLE}")
-        named |= {_named(job).cluster for job in _service(account).jobs() if not job.ended}
+        if not ended(account.server):
+            named |= {_named(job).cluster for job in _service(account).jobs() if not job.ended}
     return sorted(named)
 
 
@@ -305,11 +309,17 @@ def _service(account: Account) -> Service:
 
 
 def _where(cluster: str) -> Iterator[Service]:
-    """The cluster's account; none where neither the cluster nor this user has to do with GPULab."""
+    """The cluster's account; none where neither the cluster nor this user has to do with GPULab, or where it was an
+    emulator that has ended, and all jobs with it.
+    """
+    from hvdctl.gpulab.service import ended
+
     options = _stored(cluster)
     if options is None and not os.environ.get("GPULAB_CERT"):
         return
-    yield _service(_account(options or Options()))
+    account = _account(options or Options())
+    if not ended(account.server):
+        yield _service(account)
 
 
 def _jobs(cluster: str) -> list[Job]:

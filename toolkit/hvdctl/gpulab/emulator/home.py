@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -71,6 +72,19 @@ class Home:
             lock.flush()
             yield
 
+    @property
+    def last_ports(self) -> tuple[int, int]:
+        """Those of the API and of SSH when an emulator last ran here; 0 where none did."""
+        try:
+            about = json.loads(self._about.read_text())
+            return urlsplit(about["url"]).port or 0, int(about["ssh_port"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0, 0
+
+    @property
+    def _about(self) -> Path:
+        return self.folder / "emulator.json"
+
     def prepare(self) -> None:
         """All that stays from one start to the next is there."""
         pki.ensure(self.folder)
@@ -89,4 +103,4 @@ class Home:
         }
         self.spec.write_text(yaml.safe_dump({"provider": "gpulab", "options": options}, sort_keys=False))
         about = {"pid": os.getpid(), "url": url, "ssh_port": ssh_port, "project": PROJECT}
-        (self.folder / "emulator.json").write_text(json.dumps(about, indent=2) + "\n")
+        self._about.write_text(json.dumps(about, indent=2) + "\n")

@@ -118,9 +118,11 @@ async def _listening(
     user = User(pki.user_urn(), pki.email_of())
     keys = {user.name: {pki.public_key(home.login.read_bytes())}}
     bastion = Bastion(lab, keys, lambda uuid, argv, terminal: Exec(runner.client, runner.id_of(uuid), argv, terminal))
-    with _bound("--port", settings.port) as listener:
+    # Those of last time, where they are free: clusters that were left remember them.
+    last_port, last_ssh_port = map(_if_free, home.last_ports)
+    with _bound("--port", settings.port or last_port) as listener:
         try:
-            ssh = await bastion.listen(home.host_key.private, settings.ssh_port)
+            ssh = await bastion.listen(home.host_key.private, settings.ssh_port or last_ssh_port)
         except OSError as error:
             raise UsageError(f"--ssh-port {settings.ssh_port}: {error.strerror}", hint="choose another one") from None
         api = Api(lab, Address(HOST, bastion.port), faults, user if settings.plain_http else None)
@@ -150,6 +152,14 @@ def _bound(flag: str, port: int) -> socket.socket:
             f"{flag} {port}: {error}", hint="choose another one, or leave it out for any free one"
         ) from None
     return made
+
+
+def _if_free(port: int) -> int:
+    try:
+        _bound("", port).close()
+    except UsageError:
+        return 0
+    return port
 
 
 def tls(home: Home) -> ssl.SSLContext:
