@@ -109,7 +109,7 @@ def test_four_jobs_of_one_gpu(hvdctl: Jobs) -> None:
     assert hvdctl.active() == {name: after[name] for name in ("node0", "node1")}
     assert "sum 3 of 2" in hvdctl("run", "--", "python", "allreduce.py").out
     told = hvdctl("down", "-y").out
-    assert f"0 left; kept: storage /project_ghent/hvdctl/{hvdctl.name} of project demo" in told
+    assert f"0 left; kept: storage /project_ghent/hvdctl/tester/{hvdctl.name} of project demo" in told
     assert hvdctl.active() == {}
 
 

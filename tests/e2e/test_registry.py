@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hvdctl import engine
+from hvdctl import engine, images
 
 from .conftest import Hvdctl, wait_for
 from .emulators import emulator
@@ -71,7 +71,16 @@ def test_a_registry_that_refuses_or_is_not_there_is_told(tmp_path: Path) -> None
         assert f"docker login {place}" in refused.stderr
     gone = _image(hvdctl, "push", f"{place}/me/horovod:1")
     assert (gone.returncode, "connection refused" in gone.stderr) == (1, True)
-    assert engine.client().images.list(f"{place}/me/horovod:1") == []
+    client = engine.client()
+    assert client.images.list(f"{place}/me/horovod:1") == []
+    # A name that the user has given to an image of his own is only lent.
+    own = client.images.get(images.plan_of("pytorch", None).names["base"])
+    own.tag(f"{place}/me/horovod", "1")
+    try:
+        assert _image(hvdctl, "push", f"{place}/me/horovod:1").returncode == 1
+        assert client.images.get(f"{place}/me/horovod:1").id == own.id
+    finally:
+        client.images.remove(f"{place}/me/horovod:1")
 
 
 @pytest.mark.parametrize("target", ["horovod", "Me/Horovod:1", "registry/me@sha256:00", "r/x:", "r/x y"])

@@ -13,7 +13,6 @@ from hvdctl import paths, reach
 from hvdctl.agent.reach import reach as call
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError
-from hvdctl.reach import Reach
 
 
 @pytest.fixture
@@ -24,6 +23,7 @@ def agents(tmp_path: Path, on_path: Callable[[Path], None]) -> Path:
     (folder / "ssh").write_text(
         "#!/bin/sh\n"
         'while [ "$1" != -- ]; do node=$1; shift; done\n'
+        f"grep -qsx $node {folder}/older && {{ cat {folder}/refusal; exit 2; }}\n"
         f"grep -qsx $node {folder}/silent && {{ echo 'hvd-agent: not found' >&2; exit 127; }}\n"
         f"exec {sys.executable} -I {paths.agent()} reach\n"
     )
@@ -62,7 +62,6 @@ def test_blocked_pairs_are_a_matrix_with_the_way_out(cluster: Cluster, agents: P
         ["node1", "ok", "-", "blocked"],
         ["node2", "ok", "ok", "-"],
     ]
-    assert found.among(["node0", "node1"]).blocked == {}
 
 
 def test_one_node_has_nobody_to_reach(cluster: Cluster) -> None:
@@ -77,16 +76,6 @@ def test_a_node_that_can_not_be_asked_is_named(cluster: Cluster, agents: Path) -
         reach.probe(cluster, cluster.nodes())
 
 
-def test_what_was_found_is_known_until_a_node_is_another_one(cluster: Cluster, agents: Path) -> None:
-    lay(cluster, "127.0.0.1", "127.0.0.2")
-    first = reach.known(cluster, cluster.nodes())
-    (agents / "silent").write_text("node0\nnode1\n")
-    assert reach.known(cluster, cluster.nodes()) == first
-    changed = [replace(node, id=f"new-{node.id}") for node in cluster.nodes()]
-    with pytest.raises(HvdctlError, match="can't try its connections"):
-        reach.known(cluster, changed)
-
-
 def test_another_program_on_the_port_does_not_count(cluster: Cluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -94,6 +83,10 @@ def test_another_program_on_the_port_does_not_count(cluster: Cluster) -> None:
     assert call({"node1": ("127.0.0.1", [port])}) == {"node1": {str(port): "connection refused"}}
 
 
-def test_it_is_stored_and_read_again() -> None:
-    found = Reach(("a", "b"), {("a", "b"): "ok", ("b", "a"): "port 1: no answer"})
-    assert Reach.read(found.stored()) == found
+def test_a_node_of_an_older_image_is_told(cluster: Cluster, agents: Path) -> None:
+    lay(cluster, "127.0.0.1", "127.0.0.2")
+    (agents / "older").write_text("node1\n")
+    (agents / "refusal").write_text('{"error": "no verb \'reach\'"}\n')
+    with pytest.raises(HvdctlError, match="node1 can't try its connections: its image is of an older hvdctl") as told:
+        reach.probe(cluster, cluster.nodes())
+    assert told.value.hint == "`hvdctl up` makes the nodes anew"

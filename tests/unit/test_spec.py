@@ -12,6 +12,7 @@ from hvdctl.spec import (
     format_rate,
     format_size,
     load,
+    masked,
     parse,
     parse_rate,
     parse_size,
@@ -288,3 +289,18 @@ def test_a_layout_of_too_many_is_told_by_its_flag() -> None:
     with pytest.raises(UsageError, match="nodes: 999 is not valid") as told:
         load(None, {"layout": "999x1"})
     assert told.value.hint == "in --layout"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("bob:s3cr3t@reg.example.org:5000/a/b:1", "...@reg.example.org:5000/a/b:1"),
+        ("up --image bob:s3/cr@x/y:1 --name a", "up --image ...@x/y:1 --name a"),
+        ("up --image=bob:s3cr3t@x/y", "up --image=...@x/y"),
+        ("reg.example.org:5000/a/b:1", "reg.example.org:5000/a/b:1"),
+        ("--option bastion=me@gate:22", "--option bastion=me@gate:22"),
+    ],
+)
+def test_the_login_to_a_registry_is_shown_nowhere(text: str, shown: str) -> None:
+    assert masked(text) == shown
+    assert Spec(image=text).shown()["image"] == shown

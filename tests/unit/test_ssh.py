@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -79,19 +80,21 @@ def test_wait_names_the_nodes_that_stay_silent(cluster: Cluster, listener: socke
         ssh.wait(cluster, [node], seconds=0.1)
 
 
-@pytest.mark.parametrize("refused", ["", "me@gate: Permission denied (publickey)."])
+@pytest.mark.parametrize("refused", ["", "me@gate: Permission denied (publickey).", "Host key verification failed."])
 def test_wait_logs_in_where_a_jump_host_is_on_the_way(
     cluster: Cluster, tmp_path: Path, on_path: Callable[[Path], None], refused: str
 ) -> None:
+    (tmp_path / "words").write_text(f"{refused}\nkex_exchange_identification: Connection closed by remote host\n")
     (tmp_path / "ssh").write_text(
-        f"#!/bin/sh\necho $* >>{tmp_path}/calls\n[ -z '{refused}' ] || {{ echo '{refused}' >&2; exit 255; }}\n"
+        f"#!/bin/sh\necho $* >>{tmp_path}/calls\n[ -z '{refused}' ] || {{ cat {tmp_path}/words >&2; exit 255; }}\n"
     )
     (tmp_path / "ssh").chmod(0o755)
     on_path(tmp_path)
     behind = replace(make_nodes(1)[0], ssh_proxy="me@gate:22")
     if refused:
-        with pytest.raises(HvdctlError, match=r"node0 through me@gate:22 \(me@gate: Permission denied"):
+        with pytest.raises(HvdctlError, match=f"node0 through me@gate:22 .{re.escape(refused)}") as told:
             ssh.wait(cluster, [behind], seconds=30)
+        assert "is its host key known?" in told.value.hint
     else:
         ssh.wait(cluster, [behind], seconds=30)
     assert (tmp_path / "calls").read_text().count("node0 -- true") == 1

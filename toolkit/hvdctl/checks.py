@@ -70,7 +70,8 @@ def _nodes(cluster: Cluster) -> Iterator[Check]:
     yield Check("cluster", "ok", f"{len(nodes)} nodes running")
     yield from _on_all(cluster, nodes)
     yield _tried("share", lambda: _share(cluster, nodes))
-    yield _tried("connections", lambda: _reach(cluster, nodes))
+    if len(nodes) > 1:
+        yield _tried("connections", lambda: _reach(cluster, nodes))
     yield from _links(cluster, nodes)
 
 

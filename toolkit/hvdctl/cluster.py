@@ -20,7 +20,7 @@ from typing import Any
 
 from hvdctl import keys, paths
 from hvdctl.errors import LockedError, UsageError
-from hvdctl.spec import Spec, parse
+from hvdctl.spec import Spec, masked, parse
 
 
 @dataclass(frozen=True)
@@ -264,5 +264,5 @@ def digest(*parts: object) -> str:
 
 
 def command_line() -> str:
-    """How this hvdctl was called, for the holder of a lock; values of --env may be secrets."""
-    return re.sub(r"(--env[ =][^ =]+=)\S+", r"\1...", shlex.join(sys.argv[1:]))
+    """How this hvdctl was called, for the holder of a lock, without what may be secret."""
+    return masked(re.sub(r"(--env[ =][^ =]+=)\S+", r"\1...", shlex.join(sys.argv[1:])))

@@ -41,13 +41,22 @@ class ToolMissing(HvdctlError):
 
 
 class PhaseError(HvdctlError):
-    """`hosts` are the names in the inventory of those that failed, where it was some of them."""
+    """`hosts` are the names in the inventory of those that failed, where it was some of them; `errors` are all that
+    were told, where the message has the first ones only.
+    """
 
     def __init__(
-        self, message: str, *, hint: str = "", log: Path | None = None, hosts: frozenset[str] = frozenset()
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        log: Path | None = None,
+        hosts: frozenset[str] = frozenset(),
+        errors: tuple[str, ...] = (),
     ) -> None:
         super().__init__(message, hint=hint, log=log)
         self.hosts = hosts
+        self.errors = errors
 
 
 class JobFailed(HvdctlError):

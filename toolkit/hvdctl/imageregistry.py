@@ -9,6 +9,7 @@ from typing import Any
 from hvdctl import engine
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.progress import Progress, Step
+from hvdctl.spec import masked
 
 _TARGET = re.compile(r"(?P<name>(?:[\w.-]+(?::\d+)?/)?[a-z0-9._-]+(?:/[a-z0-9._-]+)*)(?::(?P<tag>[\w][\w.-]{0,127}))?")
 
@@ -18,7 +19,7 @@ def check(target: str) -> tuple[str, str]:
     found = _TARGET.fullmatch(target)
     if found is None or "/" not in target:
         raise UsageError(
-            f"{target!r} is not a place in a registry",
+            f"{masked(target)!r} is not a place in a registry",
             hint="write REGISTRY/IMAGE:TAG, such as registry.example.org/me/hvd:1",
         )
     return found["name"], found["tag"] or "latest"
@@ -32,11 +33,17 @@ def push(reference: str, target: str, progress: Progress) -> str:
     client = engine.client(timeout=3600)
     try:
         with progress.phase(f"Pushing {name}:{tag}") as step:
-            client.images.get(reference).tag(name, tag)
+            ours = client.images.get(reference)
+            before = client.images.list(f"{name}:{tag}")
+            ours.tag(name, tag)
             try:
                 _follow(client.api.push(name, tag, stream=True, decode=True), name, step)
             finally:
-                client.images.remove(f"{name}:{tag}")
+                # The name was only lent: what had it before has it again.
+                for image in before:
+                    image.tag(name, tag)
+                if not before:
+                    client.images.remove(f"{name}:{tag}")
     except DockerException as error:
         known = engine.describe(error)
         raise type(known)(f"{name}:{tag} was not pushed: {known.message}", hint=known.hint) from error

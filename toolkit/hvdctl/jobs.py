@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from hvdctl import inventory, process, providers, reach, ssh
+from hvdctl import inventory, process, providers, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, JobFailed, UsageError
 from hvdctl.profile import Profile
@@ -96,10 +96,6 @@ def prepare(cluster: Cluster, job: Job) -> Request:
         )
     if gone := lost(cluster, [host for host, _ in asked["hosts"]]):
         raise HvdctlError(f"lost: {', '.join(gone)}", hint=f"`hvdctl up --name {cluster.name}` makes them anew")
-    way_out = providers.REGISTRY[spec.provider].foreign_network
-    if way_out and len(asked["hosts"]) > 1:
-        found = reach.known(cluster, nodes)
-        reach.require(found.among([host for host, _ in asked["hosts"]]), way_out)
     sync(cluster, local, asked["workdir"], given=job.workdir is not None)
     return asked
 

@@ -27,7 +27,7 @@ def status(name: str) -> dict[str, Any]:
     return {
         "cluster": name,
         "state": state,
-        "spec": spec.stored(),
+        "spec": spec.shown(),
         "nodes": nodes,
         "lost": lost,
         "link": cluster.record("link").get("measured"),

@@ -29,7 +29,7 @@ from hvdctl import (
 from hvdctl.cluster import Cluster, Node, command_line, digest, write
 from hvdctl.errors import HvdctlError, PhaseError, UsageError
 from hvdctl.progress import Progress, Step
-from hvdctl.spec import Spec
+from hvdctl.spec import Spec, masked
 from hvdctl.terraform import Outcome, Terraform
 
 _KEPT = ("hvd_volume",)
@@ -132,15 +132,15 @@ def down(
             _collect(cluster, step)
         with progress.phase("Removing") as step:
             failed = handover.undo(cluster, keep_data, step) or (None if force else _destroy(cluster, keep_data, step))
-            for provider in sites:
-                provider.site.sweep(name, keep_data=keep_data, step=step)
+            silent = [why for provider in sites if (why := _sweep(provider, name, keep_data, force, step))]
         if failed and not verify:
             raise failed
-        left = [thing for provider in sites for thing in provider.site.leftovers(name)] if verify else []
+        asked = [provider for provider in sites if not any(why.startswith(f"{provider.name}: ") for why in silent)]
+        left = [thing for provider in asked for thing in provider.site.leftovers(name)] if verify else []
         # The storage of a project is not ours to remove.
         kept = [thing for thing in left if thing.startswith("storage ") or (keep_data and thing.startswith("volume "))]
         # A machine that is dead for good must not keep its cluster for ever.
-        given_up = [thing for thing in left if force and thing.startswith("host ")]
+        given_up = [*silent, *(thing for thing in left if force and thing.startswith("host "))]
         left = [thing for thing in left if thing not in (*kept, *given_up)]
         if not left:
             cluster.remove()
@@ -181,7 +181,7 @@ def stage(cluster: Cluster, source: str, target: str | None, step: Step) -> dict
 def image(cluster: Cluster) -> dict[str, str | None]:
     """The image that the nodes were made from, by name, and by its id where this machine has it."""
     reference = str(_terraform(cluster, cluster.spec()).variables()["image"])
-    return {"reference": reference, "id": images.identity(reference)}
+    return {"reference": masked(reference), "id": images.identity(reference)}
 
 
 def _reference(spec: Spec) -> str:
@@ -261,8 +261,7 @@ def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, sec
     if providers.REGISTRY[spec.provider].foreign_network and len(nodes) > 1:
         with _timed(progress, "Trying the connections", seconds):
             ssh.wait(cluster, nodes)
-            cluster.forget("reach")  # what was blocked once may be open now
-            reach.require(reach.known(cluster, nodes), providers.REGISTRY[spec.provider].foreign_network)
+            reach.require(reach.probe(cluster, nodes), providers.REGISTRY[spec.provider].foreign_network)
     with _timed(progress, "Configuring", seconds) as step:
         ssh.wait(cluster, [node for node in nodes if node.kind == "container"])
         configure.play(cluster, "up.yml", {**variables, "verify_nonce": wanted}, step.update)
@@ -326,6 +325,17 @@ def _destroy(cluster: Cluster, keep_data: bool, step: Step) -> PhaseError | None
     except PhaseError as error:
         return error
     return None
+
+
+def _sweep(provider: providers.Provider, name: str, keep_data: bool, force: bool, step: Step) -> str:
+    """Remove by label; why a site could not be asked, where that is not to keep the cluster for ever."""
+    try:
+        provider.site.sweep(name, keep_data=keep_data, step=step)
+    except HvdctlError as error:
+        if not (force and provider.expires):
+            raise
+        return f"{provider.name}: {error.message}"
+    return ""
 
 
 def _collect(cluster: Cluster, step: Step) -> None:

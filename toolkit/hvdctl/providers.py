@@ -89,6 +89,8 @@ class Provider:
     """Its network is not hvdctl's own: links can't be given a rate, and whether nodes reach each other is tried first.
     What to do where they don't.
     """
+    expires: bool = False
+    """What it runs ends by itself: `down --force` may give up what can't be asked about."""
     cuda: bool = True
     """An image that is built here for nodes with GPUs is one with CUDA."""
 
@@ -111,6 +113,7 @@ REGISTRY = {
             # It runs in the emulator only, whose GPUs are numbers.
             cuda=False,
             keeps_share=True,
+            expires=True,
         ),
         Provider("vm", "machine", "hvdctl.sites.vm", "QEMU virtual machines on this machine", here=True),
         Provider("static", "machine", "hvdctl.sites.static", "Machines that you have SSH to", keeps_machines=True),

@@ -29,11 +29,6 @@ class Reach:
     def blocked(self) -> dict[tuple[str, str], str]:
         return {pair: said for pair, said in self.pairs.items() if said != "ok"}
 
-    def among(self, nodes: Sequence[str]) -> Reach:
-        """The part that is about these nodes."""
-        kept = {pair: said for pair, said in self.pairs.items() if set(pair) <= set(nodes)}
-        return Reach(tuple(name for name in self.nodes if name in nodes), kept)
-
     def matrix(self) -> str:
         """From row to column, for people."""
         width = max(len(name) for name in (*self.nodes, "blocked"))
@@ -45,14 +40,6 @@ class Reach:
 
     def _word(self, source: str, target: str) -> str:
         return "ok" if self.pairs.get((source, target)) == "ok" else "blocked"
-
-    def stored(self) -> dict[str, dict[str, str]]:
-        return {source: {t: said for (s, t), said in self.pairs.items() if s == source} for source in self.nodes}
-
-    @classmethod
-    def read(cls, stored: dict[str, dict[str, str]]) -> Reach:
-        pairs = {(source, target): said for source, row in stored.items() for target, said in row.items()}
-        return cls(tuple(stored), pairs)
 
 
 def probe(cluster: Cluster, nodes: Sequence[Node]) -> Reach:
@@ -70,18 +57,6 @@ def probe(cluster: Cluster, nodes: Sequence[Node]) -> Reach:
             _say(name, talk, {"peers": peers})
         reached = {name: _answer(name, talk, "reached", deadline) for name, talk in talks.items()}
     return Reach(names, {(name, peer): _judged(said) for name in names for peer, said in reached[name].items()})
-
-
-def known(cluster: Cluster, nodes: Sequence[Node]) -> Reach:
-    """What was found for these very nodes, or is found now and written down."""
-    ids = [node.id for node in nodes]
-    record = cluster.record("reach")
-    if record.get("ids") == ids:
-        return Reach.read(record["pairs"])
-    began = time.monotonic()
-    found = probe(cluster, nodes)
-    cluster.complete("reach", time.monotonic() - began, ids=ids, pairs=found.stored())
-    return found
 
 
 def require(found: Reach, way_out: str) -> None:
@@ -134,7 +109,11 @@ def _answer(node: str, talk: subprocess.Popen[Any], key: str, deadline: float) -
         talk.terminate()
         said = cast(IO[bytes], talk.stderr).read().decode(errors="replace").strip().splitlines()
         told = line.decode(errors="replace").strip() or (said[-1] if said else f"no answer within {_PATIENCE:.0f} s")
-        raise HvdctlError(f"{node} can't try its connections: {told}") from None
+        older = "no verb" in told
+        raise HvdctlError(
+            f"{node} can't try its connections: {'its image is of an older hvdctl' if older else told}",
+            hint="`hvdctl up` makes the nodes anew" if older else "",
+        ) from None
 
 
 def _judged(ports: dict[str, str]) -> str:

@@ -28,6 +28,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TEMPLATE = "`hvdctl init` writes a file with every key"
 _LAYOUT = re.compile(r"([1-9]\d{0,2})x([1-9]\d?)")
 _LAYOUT_KEYS = ("nodes", "slots", "gpus")
+_LOGIN = re.compile(r"(?<![^\s='\"])[\w.+-]+:[^\s@]+@(?=[\w.-]+[:/])")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -93,6 +94,11 @@ def parse_delay(value: object) -> str | None:
     if not isinstance(value, str) or not _DELAY.fullmatch(text):
         raise ValueError(f"{text!r} is not a delay; write 500us, 2ms, 1s or none")
     return text
+
+
+def masked(text: str) -> str:
+    """The text with nothing of the login to a registry that GPULab lets stand before the name of an image."""
+    return _LOGIN.sub("...@", text)
 
 
 def _check_provider(value: object) -> object:
@@ -186,6 +192,10 @@ class Spec(BaseModel):
     def stored(self) -> dict[str, Any]:
         """The spec as it is written to a file."""
         return self.model_dump(mode="json")
+
+    def shown(self) -> dict[str, Any]:
+        """The spec as others may see it."""
+        return self.stored() | {"image": masked(self.image)}
 
 
 def load(file: Path | None, flags: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> Spec:

@@ -77,8 +77,7 @@ def run(
     except subprocess.TimeoutExpired:
         raise HvdctlError(f"{node} gave no answer within {timeout:.0f} s", hint=_look(cluster)) from None
     if done.returncode == LOST:
-        said = done.stderr.strip().splitlines()
-        raise HvdctlError(f"{node} can't be reached: {said[-1] if said else 'no answer'}", hint=_look(cluster))
+        raise HvdctlError(f"{node} can't be reached: {_reason(done.stderr)}", hint=_look(cluster))
     return done
 
 
@@ -128,7 +127,11 @@ def wait(cluster: Cluster, nodes: Sequence[Node], seconds: float = 60) -> None:
     with ThreadPoolExecutor(max(1, min(len(nodes), 64))) as pool:
         silent = [name for name in pool.map(lambda node: _greeted(cluster, node, deadline), nodes) if name]
     if silent:
-        raise HvdctlError(f"no SSH server answers on {', '.join(silent)} after {seconds:.0f} s")
+        jumps = any(node.ssh_proxy for node in nodes)
+        raise HvdctlError(
+            f"no SSH server answers on {', '.join(silent)} after {seconds:.0f} s",
+            hint="can you log in to the jump host with ssh, and is its host key known?" if jumps else "",
+        )
 
 
 def _greeted(cluster: Cluster, node: Node, deadline: float) -> str | None:
@@ -152,14 +155,20 @@ def _admitted(cluster: Cluster, node: Node, deadline: float) -> str | None:
         left = max(1.0, deadline - time.monotonic())
         try:
             done = capture(argv(cluster, node.name, ["true"]), timeout=left)
-            said = (done.stderr.strip().splitlines() or ["no answer"])[-1]
         except subprocess.TimeoutExpired:
-            done, said = None, "no answer"
-        if done is not None and done.returncode == 0:
+            done = subprocess.CompletedProcess([], LOST, "", "no answer")
+        if done.returncode == 0:
             return None
-        if time.monotonic() > deadline or (_REFUSED.search(said) and "Connection refused" not in said):
+        said = _reason(done.stderr)
+        if time.monotonic() > deadline or re.search(r"Permission denied|Host key verification failed", said):
             return f"{node.name} through {node.ssh_proxy} ({said})"
         time.sleep(0.5)
+
+
+def _reason(said: str) -> str:
+    """The line of ssh's that tells most: a jump host that refuses takes the connection through it along."""
+    lines = [line for line in said.strip().splitlines() if line.strip()]
+    return next((line for line in lines if _REFUSED.search(line)), lines[-1] if lines else "no answer")
 
 
 def _look(cluster: Cluster) -> str:

@@ -177,8 +177,8 @@ class Terraform:
             argv = self._argv(command, json=True, lock_timeout="60s", parallelism=10, **options)
             code = process.lines(argv, take, env=env, cwd=self.folder, log=log)
         if code:
-            first = list(dict.fromkeys(errors))[:3] or [f"exit code {code}"]
-            raise PhaseError(f"terraform {command} failed: {'; '.join(first)}", log=self.log)
+            told = tuple(dict.fromkeys(errors)) or (f"exit code {code}",)
+            raise PhaseError(f"terraform {command} failed: {'; '.join(told[:3])}", log=self.log, errors=told)
         return outcome
 
 

@@ -51,7 +51,8 @@ class Nodes(FakeRunner):
             self.end(job.uuid, 3)
             return mapped
         name = dict(docker.environment).get("HVD_NAME", "?")
-        told = {"name": name, "address": "172.20.0.2", "host_key": "ssh-ed25519 HOST", "user_key": "ssh-ed25519 USER"}
+        keys = {"host_key": "ssh-ed25519 HOST", "user_key": "ssh-ed25519 USER"}
+        told = {"name": name, "address": "172.20.0.2", **keys}
         self.say(job.uuid, f"starting\nhvd-node: {json.dumps(told)}\n".encode())
         return mapped
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hvdctl.errors import HvdctlError
 from hvdctl.gpulab.job import Job, Named, announced, owner, request, split_storage
 from imecilabt.gpulab.schemas.job2 import NewJobV4
 from played import KEY, wanted
@@ -75,13 +76,52 @@ def test_a_folder_of_a_storage_is_a_volume_and_a_folder(path: str, parts: tuple[
     assert split_storage(path) == parts
 
 
+SAID = {"name": "node0", "address": "10.0.0.2", "host_key": "ssh-ed25519 H", "user_key": "ssh-ed25519 U"}
+
+
+def line(**other: object) -> str:
+    return f"hvd-node: {json.dumps(SAID | other)}\n"
+
+
 def test_a_node_announces_itself_in_the_log() -> None:
-    line = 'hvd-node: {"name": "node0", "address": "10.0.0.2", "host_key": "H", "user_key": "U"}\n'
-    assert announced("") is None
-    assert announced("hvd-node: /shared is not empty\nhvd-node: {broken\nhvd-node: {}\n") is None
-    told = announced(f"Pulling\n{line.replace('10.0.0.2', '10.0.0.9')}more\n{line}Server listening\n")
+    assert announced("", "node0") is None
+    assert announced("Pulling\nhvd-node: a refusal\n", "node0") is None
+    told = announced(f"Pulling\n{line()}Server listening\n", "node0")
     assert told is not None
-    assert (told.address, told.host_key, told.user_key) == ("10.0.0.2", "H", "U"), "the last word counts"
+    assert (told.address, told.host_key, told.user_key) == ("10.0.0.2", "ssh-ed25519 H", "ssh-ed25519 U")
+
+
+def test_what_strangers_have_sshd_write_into_the_log_does_not_count() -> None:
+    forged = line(user_key="ssh-ed25519 EVIL", host_key="ssh-ed25519 EVIL", address="10.6.6.6")
+    told = announced(f"{line()}Server listening\nReceived disconnect from 10.6.6.6: x\n{forged}", "node0")
+    assert told is not None
+    assert (told.user_key, told.host_key, told.address) == ("ssh-ed25519 U", "ssh-ed25519 H", "10.0.0.2")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "node1"},
+        {"address": "10.0.0.2\n  ProxyCommand touch /tmp/x"},
+        {"address": None},
+        {"host_key": "ssh-ed25519 H\n* ssh-ed25519 EVIL"},
+        {"user_key": 'command="x" ssh-ed25519 U'},
+        {"user_key": ["ssh-ed25519 U"]},
+    ],
+)
+def test_an_announcement_that_can_not_be_right_is_an_error(other: dict[str, object]) -> None:
+    with pytest.raises(HvdctlError, match="what the job of node0 says of itself can't be right"):
+        announced(line(**other), "node0")
+
+
+@pytest.mark.parametrize("key", ["slaveHost", "sshProxyHost", "sshProxyUsername"])
+@pytest.mark.parametrize("said", ["h\n  ProxyCommand touch /tmp/x", "h -oProxyCommand=x", "-oProxyCommand=x", "", 7])
+def test_a_place_that_is_more_than_a_place_is_none(key: str, said: object) -> None:
+    resources = {"slaveHost": "gpu0.example.org", "sshProxyHost": "2001:db8::1", "sshProxyUsername": "me"}
+    job = Job.read({"uuid": "u", "state": {"status": "RUNNING", "resources": resources}})
+    assert (job.host, job.proxy) == ("gpu0.example.org", "me@2001:db8::1:22")
+    job = Job.read({"uuid": "u", "state": {"status": "RUNNING", "resources": resources | {key: said}}})
+    assert (job.host if key == "slaveHost" else job.proxy) is None
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ def test_a_job_from_its_submission_to_its_removal(service: Service, lab: Played)
     assert (running.host, running.ports, running.proxy) == ("192.0.2.1", {2222: 30000}, "tester@127.0.0.1:2222")
     wait_for(lambda: "hvd-node:" in service.log(job.uuid))
     assert [one.uuid for one in service.jobs()] == [job.uuid]
-    service.remove(running)
+    service.remove([running])
     assert service.jobs() == []
     assert lab.active == []
-    service.remove(running)  # again does no harm
+    service.remove([running])  # again does no harm
     assert service.job("00000000-0000-4000-8000-000000000000") is None
 
 
@@ -41,6 +41,22 @@ def test_a_job_that_was_asked_for_in_another_way_is_replaced(service: Service, l
     second = service.submit(wanted(gpus=2))
     assert second.uuid != first.uuid
     assert [job.uuid for job in lab.active] == [second.uuid]
+
+
+def test_a_list_that_may_not_be_whole_is_told(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hvdctl.gpulab.service._PAGE", 2)
+    service.submit(wanted())
+    assert len(service.jobs()) == 1
+    with pytest.raises(HvdctlError, match="GPULab lists 2 jobs of yours, and there may be more"):
+        service.submit(wanted("node1"))
+
+
+def test_one_that_can_not_be_cancelled_does_not_keep_the_others(service: Service, lab: Played) -> None:
+    jobs = [service.submit(wanted(f"node{i}")) for i in range(3)]
+    lab.inject({"method": "PUT", "path": f"jobs/{jobs[0].uuid}/", "status": 403, "body": "no", "times": -1})
+    with pytest.raises(HvdctlError, match=r"\(403\): no"):
+        service.remove(jobs)
+    wait_for(lambda: [job.uuid for job in lab.active] == [jobs[0].uuid])
 
 
 def test_a_job_that_has_ended_is_no_hindrance(service: Service, lab: Played) -> None:
@@ -82,7 +98,7 @@ def test_questions_are_asked_again(service: Service, lab: Played, status: int) -
     lab.inject({"method": "GET|PUT|DELETE", "path": "jobs", "status": status, "times": 3})
     assert service.job(job.uuid)
     lab.inject({"method": "PUT", "path": "jobs", "status": status, "times": 3})
-    service.remove(job)
+    service.remove([job])
     assert lab.active == []
 
 
@@ -130,7 +146,7 @@ def test_an_emulator_that_is_not_there_is_told_at_once(keys: Path) -> None:
         port = free.getsockname()[1]
     began = time.monotonic()
     with pytest.raises(HvdctlError, match=f"no emulator answers at http://127.0.0.1:{port}/api/") as told:
-        Service(Account(f"http://127.0.0.1:{port}/api/", keys / "login.pem")).version()
+        Service(Account(f"http://127.0.0.1:{port}/api/", keys / "login.pem")).jobs()
     assert told.value.hint == "`hvdctl gpulab emulate` starts one"
     assert time.monotonic() - began < 5
 

@@ -14,6 +14,7 @@ from hvdctl.errors import PhaseError, UsageError
 from hvdctl.gpulab import login
 from hvdctl.gpulab.emulator import pki
 from hvdctl.gpulab.emulator.workers import Worker
+from hvdctl.gpulab.job import NOT_WAITED
 from hvdctl.gpulab.options import seconds
 from hvdctl.gpulab.service import Account, Service
 from hvdctl.progress import Silent
@@ -135,9 +136,9 @@ def test_variables_of_imecs_client_stand_for_options(
 @pytest.mark.parametrize(
     ("options", "share", "found"),
     [
-        ({}, "auto", "/project_ghent/hvdctl/demo"),
-        ({"cluster": 101}, "auto", "/project_antwerp/hvdctl/demo"),
-        ({"storage": "/project_madrid/"}, "auto", "/project_madrid/hvdctl/demo"),
+        ({}, "auto", "/project_ghent/hvdctl/tester/demo"),
+        ({"cluster": 101}, "auto", "/project_antwerp/hvdctl/tester/demo"),
+        ({"storage": "/project_madrid/"}, "auto", "/project_madrid/hvdctl/tester/demo"),
         ({"cluster": 101}, "/project_scratch/x", "/project_scratch/x"),
     ],
 )
@@ -184,6 +185,49 @@ def test_what_stands_is_told_by_the_names_of_jobs(spec: Make, lab: Played, keys:
     assert second not in [job.uuid for job in lab.active]
 
 
+def test_a_name_that_another_home_has_is_refused(spec: Make, lab: Played, keys: Path) -> None:
+    theirs = Service(Account(lab.url, keys / "login.pem"))
+    job = theirs.submit(wanted())
+    with pytest.raises(UsageError, match=f"cluster 'demo' runs already, and this home did not make it \\({job.name}"):
+        site.preflight(spec())
+    site.preflight(spec(name="other"))
+    theirs.remove([job])
+    site.preflight(spec())
+
+
+def test_a_node_counts_that_the_list_of_jobs_leaves_out(
+    spec: Make, lab: Played, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster("demo")
+    cluster.store_spec(spec())
+    (uuid,) = submitted(lab, keys, cluster, "node0")
+    cluster.store_nodes([replace(node, id=uuid) for node in make_nodes(1)])
+    monkeypatch.setattr(Service, "jobs", lambda self: [])
+    wait_for(lambda: site.observe("demo") == {"node0": "running"})
+    assert site.leftovers("demo")[0].startswith("job hvdctl-demo-node0-")
+    site.sweep("demo", keep_data=False, step=Told())
+    assert lab.active == []
+
+
+def test_a_node_that_is_about_to_end_does_not_hide_its_successor(spec: Make, lab: Played, keys: Path) -> None:
+    cluster = Cluster("demo")
+    cluster.store_spec(spec())
+    (old,) = submitted(lab, keys, cluster, "node0")
+    lab.lab.jobs[old].enter("HALTING")
+    submitted(lab, keys, cluster, "node0")
+    wait_for(lambda: site.observe("demo") == {"node0": "running"})
+
+
+def test_a_login_that_moved_is_found_by_the_variable(
+    spec: Make, lab: Played, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Cluster("demo").store_spec(spec({"certificate": str(tmp_path / "gone.pem")}))
+    with pytest.raises(UsageError, match=r"gone\.pem can't be read"):
+        site.leftovers("demo")
+    monkeypatch.setenv("GPULAB_CERT", str(keys / "login.pem"))
+    assert site.leftovers("demo") == []
+
+
 def test_jobs_of_the_same_name_of_another_home_are_left_alone(spec: Make, lab: Played, keys: Path) -> None:
     cluster = Cluster("demo")
     cluster.store_spec(spec())
@@ -199,7 +243,7 @@ def test_the_storage_of_a_cluster_that_was_up_is_told_as_kept(spec: Make) -> Non
     cluster.store_spec(spec())
     assert site.leftovers("demo") == []
     cluster.complete("share", 0)
-    assert site.leftovers("demo") == ["storage /project_ghent/hvdctl/demo of project demo"]
+    assert site.leftovers("demo") == ["storage /project_ghent/hvdctl/tester/demo of project demo"]
 
 
 def test_the_jobs_of_an_emulator_that_ended_are_gone(tmp_path: Path, keys: Path) -> None:
@@ -246,7 +290,8 @@ def test_a_part_of_the_jobs_is_told_and_kept_or_given_back(
         with pytest.raises(PhaseError) as short, site.watch(asked, Told(told)):
             submitted(lab, keys, cluster, "node0", "node1", "node2")
             wait_for(lambda: any("2 of 3 jobs run" in line for line in told))
-            raise PhaseError("terraform apply failed: can't create job x: job 1 is QUEUED: needs 1 GPUs (after 5 s)")
+            waited = "can't create job x: job 1 is QUEUED: needs 1 GPU (after 5 s)"
+            raise PhaseError(f"terraform apply failed: {waited}", errors=(waited, f"job 2 is QUEUED ({NOT_WAITED})"))
         assert "2 of 3 jobs run; node2 is QUEUED: needs 1 GPU" in told[-1]
         assert short.value.message.startswith(
             "GPULab did not start all jobs within 5 s: 2 of 3 jobs run; node2 is QUEUED"
@@ -267,6 +312,8 @@ def test_nodes_that_stood_before_are_not_given_back(lab: Played, keys: Path, spe
     cluster.store_nodes([replace(node, id=old) for node in make_nodes(1)])
     with pytest.raises(PhaseError) as short, site.watch(asked, Told()):
         submitted(lab, keys, cluster, "node1")
-        raise PhaseError("terraform apply failed: can't create job x: job 1 is FAILED: boom")
-    assert short.value.message.endswith("is FAILED: boom; cancelled, as not all could start: node1")
+        followed = f"can't create job y: job 2 is ASSIGNED ({NOT_WAITED})"
+        raise PhaseError("...", errors=(followed, followed, followed, "can't create job x: job 1 is FAILED: boom"))
+    told = "can't create job x: job 1 is FAILED: boom; cancelled, as not all could start: node1"
+    assert short.value.message == told, "the cause, and not what followed from it"
     assert [job.uuid for job in lab.active] == [old]

@@ -33,7 +33,7 @@ def find(cluster: Cluster, sweep: Sweep, *, output: Path | None, fresh: bool) ->
 def terms(cluster: Cluster) -> Record:
     """What the nodes were asked to be. Values of the environment may be secrets: only whether they change is known."""
     spec = cluster.spec()
-    return {"spec": {**spec.stored(), "env": sorted(spec.env)}, "env": digest(sorted(spec.env.items()))}
+    return {"spec": {**spec.shown(), "env": sorted(spec.env)}, "env": digest(sorted(spec.env.items()))}
 
 
 def _new(folder: Path) -> Path:

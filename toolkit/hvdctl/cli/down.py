@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hvdctl.cli import options as o
+
+if TYPE_CHECKING:
+    from hvdctl.cluster import Cluster
 
 
 def down(
@@ -31,12 +34,10 @@ def down(
     from hvdctl import pipeline
     from hvdctl.cli.terminal import Terminal
     from hvdctl.errors import HvdctlError
-    from hvdctl.providers import REGISTRY
 
     terminal = Terminal(as_json=json, verbose=verbose)
     cluster = o.find_cluster(name)
-    stays = keep_data or (cluster.exists and REGISTRY[cluster.spec().provider].keeps_share and not force)
-    data = "its share stays" if stays else "with all data on its share"
+    data = "its share stays" if keep_data or _share_stays(cluster) else "with all data on its share"
     if cluster.exists or force:
         terminal.ask(f"Remove cluster {cluster.name!r}, {data}?", yes=yes)
     removed = pipeline.down(cluster.name, terminal, keep_data=keep_data, force=force, verify=verify)
@@ -48,3 +49,13 @@ def down(
         why = f" ({removed.why})" if removed.why else ""
         hint = "mend that and `hvdctl down` again; `--force` goes without Terraform and gives up hosts that are dead"
         raise HvdctlError(f"still there: {', '.join(removed.left)}{why}", hint=hint)
+
+
+def _share_stays(cluster: Cluster) -> bool:
+    from hvdctl.errors import UsageError
+    from hvdctl.providers import REGISTRY
+
+    try:
+        return cluster.exists and REGISTRY[cluster.spec().provider].keeps_share
+    except UsageError:  # `--force` works without
+        return False

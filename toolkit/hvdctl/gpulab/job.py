@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import math
 import re
@@ -10,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from hvdctl.cluster import digest
+from hvdctl.errors import HvdctlError
 
 SSH_PORT = 2222
 """Where sshd listens in a node's container."""
@@ -18,11 +20,16 @@ MOUNT = "/project"
 """Where the project's storage is in a container; /shared is a folder of it."""
 
 RUNNING = "RUNNING"
+NOT_WAITED = "not waited for any longer, as another job can't start"
+"""What is said of a job where the reason is another one."""
+
 ENDED = frozenset({"FINISHED", "FAILED", "CANCELLED", "DELETED", "HALTED"})
 ENDING = frozenset({"CANCELLING", "MUSTHALT", "HALTING"})
 
 _NAME = re.compile(r"hvdctl-(?P<cluster>.+)-(?P<node>node\d+)-(?P<owner>[0-9a-f]{8})")
 _ANNOUNCED = re.compile(r"^hvd-node: (\{.*\})\s*$", re.MULTILINE)
+_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]+={0,2}")
+_PLACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*|[0-9a-fA-F:]+")
 _GIB = 2**30
 # For each rank, where the spec says nothing: the service wants numbers.
 _CPUS, _MEMORY_GB = 2, 8
@@ -147,15 +154,28 @@ class Told:
     user_key: str
 
 
-def announced(log: str) -> Told | None:
-    """What the node said when it started; None where it has said nothing yet."""
-    for line in reversed(_ANNOUNCED.findall(log)):
-        try:
-            said = json.loads(line)
-            return Told(str(said["address"]), str(said["host_key"]), str(said["user_key"]))
-        except (ValueError, KeyError, TypeError):
-            continue
-    return None
+def announced(log: str, node: str) -> Told | None:
+    """What the node said when it started; None where it has said nothing yet.
+
+    Only its first word counts: from then on sshd listens, which writes down what strangers send to it.
+    """
+    found = _ANNOUNCED.search(log)
+    if found is None:
+        return None
+    try:
+        said = json.loads(found[1])
+        if said["name"] != node:
+            raise ValueError(f"it says that it is {said['name']!r}")
+        address = str(ipaddress.ip_address(said["address"]))
+        return Told(address, _key(said["host_key"]), _key(said["user_key"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise HvdctlError(f"what the job of {node} says of itself can't be right: {error}") from None
+
+
+def _key(said: object) -> str:
+    if not isinstance(said, str) or not _KEY.fullmatch(said):
+        raise ValueError(f"{said!r} is not a public key")
+    return said
 
 
 @dataclass(frozen=True)
@@ -203,7 +223,7 @@ class Job:
                 status=re.sub(r"[^A-Z]", "", str(state["status"]).upper()),
                 created=str((state.get("eventTimes") or {}).get("created") or ""),
                 explanations=tuple(map(str, scheduling.get("queuedExplanations") or ())),
-                host=resources.get("slaveHost"),
+                host=_safe(resources.get("slaveHost")),
                 worker=resources.get("slaveName") or scheduling.get("assignedSlaveName"),
                 ports={
                     int(mapping["containerPort"]): int(mapping["hostPort"])
@@ -217,7 +237,10 @@ class Job:
 
 
 def _proxy(resources: dict[str, Any]) -> str | None:
-    host, user = resources.get("sshProxyHost"), resources.get("sshProxyUsername")
-    if not host or not user:
-        return None
-    return f"{user}@{host}:{resources.get('sshProxyPort') or 22}"
+    host, user = _safe(resources.get("sshProxyHost")), _safe(resources.get("sshProxyUsername"))
+    return f"{user}@{host}:{int(resources.get('sshProxyPort') or 22)}" if host and user else None
+
+
+def _safe(said: object) -> str | None:
+    """A name or an address of the service's; None for one that would be more than that in a file of SSH's."""
+    return said if isinstance(said, str) and _PLACE.fullmatch(said) else None

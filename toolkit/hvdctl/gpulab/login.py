@@ -7,6 +7,7 @@ this process's memory, given to the Terraform plugin alone, and written nowhere.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,6 +43,11 @@ class Login:
     @property
     def authority(self) -> str:
         return self.urn.split("+")[1]
+
+    @property
+    def user(self) -> str:
+        """The user's name, fit for a folder."""
+        return re.sub(r"[^\w.-]", "-", self.urn.rsplit("+", 1)[-1])
 
     def project(self, name: str) -> str:
         """The URN of a project, by its name, or as it is written."""

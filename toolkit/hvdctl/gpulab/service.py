@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 SERVER = "https://gpulab.ilabt.imec.be/api/"
 _API = "gpulab/v4.0/"
 _TIMEOUT = 30.0
-_PAGE = 100
+_PAGE = 500
 _TRY_AGAIN = frozenset({429, 500, 502, 503, 504})
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)
+_QUICK_TIMEOUT, _QUICK_PAUSES = 10.0, (0.5, 1.0)
 _LONGEST = 30.0
 """Seconds that a server may ask us to wait; one that asks for more is busy for good."""
 _END_PATIENCE = 60.0
@@ -55,16 +56,17 @@ class Silent(HvdctlError):
 class Service:
     """The API on behalf of one user. Safe to use from many threads."""
 
-    def __init__(self, account: Account, pauses: Sequence[float] = _PAUSES) -> None:
+    def __init__(self, account: Account, pauses: Sequence[float] = _PAUSES, timeout: float = _TIMEOUT) -> None:
         self.account = account
         self.login: Login = logins.read(account.certificate)
         self.server = address(account.server)
         self._pauses = pauses
-        self._client = _client(self.login, account, self.server)
+        self._client = _client(self.login, account, self.server, timeout)
 
-    def version(self) -> str:
-        """The newest version of imec's own client: a call that needs nothing, to see that the service answers."""
-        return str(self._json("GET", "version").get("latest_client_version", ""))
+    @classmethod
+    def quick(cls, account: Account) -> Service:
+        """For a look that is not worth a long wait."""
+        return cls(account, _QUICK_PAUSES, _QUICK_TIMEOUT)
 
     def clusters(self) -> list[dict[str, Any]]:
         found = self._json("GET", "clusters")
@@ -81,6 +83,11 @@ class Service:
         items = found.get("items") if isinstance(found, dict) else None
         if not isinstance(items, list):
             raise HvdctlError(f"{self.server} answers with something else than a list of jobs: {str(found)[:200]}")
+        if len(items) >= _PAGE:
+            raise HvdctlError(
+                f"GPULab lists {len(items)} jobs of yours, and there may be more than hvdctl sees",
+                hint="remove old ones: `gpulab-cli rm --finished ID`",
+            )
         jobs = []
         for item in items:
             try:
@@ -118,10 +125,15 @@ class Service:
         return self._standing(body) or self._posted(body)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
-        """End jobs, and return when all have ended."""
-        for job in jobs:
-            if not job.ended:
+        """End jobs, and return when all have ended; one that can't be told to end does not keep the others."""
+        failed: list[HvdctlError] = []
+        for job in (job for job in jobs if not job.ended):
+            try:
                 self._end(job.uuid)
+            except HvdctlError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
         deadline = time.monotonic() + _END_PATIENCE
         waiting = {job.uuid: job for job in jobs if not job.ended}
         while waiting:
@@ -135,11 +147,12 @@ class Service:
             if waiting:
                 time.sleep(_END_EVERY)
 
-    def remove(self, job: Job) -> None:
-        """End a job and take it off the list of jobs."""
-        self.cancel([job])
+    def remove(self, jobs: Sequence[Job]) -> None:
+        """End jobs and take them off the list of jobs."""
+        self.cancel(jobs)
         refused = (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN, HTTPStatus.CONFLICT)
-        self._ask("DELETE", f"jobs/{job.uuid}", params={"finished": "true"}, fine=refused)
+        for job in jobs:
+            self._ask("DELETE", f"jobs/{job.uuid}", params={"finished": "true"}, fine=refused)
 
     def _end(self, uuid: str) -> None:
         # One that has ended meanwhile is as well.
@@ -241,14 +254,14 @@ def ended(server: str) -> bool:
     return False
 
 
-def _client(login: Login, account: Account, server: str) -> httpx.Client:
+def _client(login: Login, account: Account, server: str, timeout: float) -> httpx.Client:
     import httpx
 
     verify: ssl.SSLContext | bool = False
     if server.startswith("https:"):
         verify = logins.context(login, account.server_certificate, account.passphrase_file)
     # Proxies would take the place of the user's certificate.
-    return httpx.Client(verify=verify, timeout=_TIMEOUT, trust_env=False, headers={"User-Agent": "hvdctl"})
+    return httpx.Client(verify=verify, timeout=timeout, trust_env=False, headers={"User-Agent": "hvdctl"})
 
 
 def _refused(answer: httpx.Response, what: str, login: Login) -> HvdctlError:

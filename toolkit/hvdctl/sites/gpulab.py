@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import ValidationError
 
 from hvdctl.errors import HvdctlError, PhaseError, UsageError
-from hvdctl.gpulab.job import RUNNING, Named, owner
+from hvdctl.gpulab import account
+from hvdctl.gpulab.job import NOT_WAITED, RUNNING, Named, owner
 from hvdctl.gpulab.options import Options
 from hvdctl.progress import Progress, Step
 from hvdctl.providers import Access
+from hvdctl.spec import masked
 
 if TYPE_CHECKING:
+    from hvdctl.cluster import Cluster
     from hvdctl.gpulab.job import Job
     from hvdctl.gpulab.service import Account, Service
     from hvdctl.spec import Spec
@@ -32,14 +35,9 @@ MOST_JOBS = 10
 
 _IMAGE = re.compile(r"([\w.+-]+:[^@ ]+@)?([\w.-]+(:\d+)?/)?[a-z0-9._-]+(/[a-z0-9._-]+)*(:[\w.-]{1,127})?")
 _WATCH_EVERY = 5.0
-_ANTWERP = range(100, 200)
-_VARIABLES = {
-    "server": ("GPULAB_API_BASE",),
-    "certificate": ("GPULAB_CERT",),
-    "server_certificate": ("GPULAB_SERVER_CERT",),
-    "project": ("GPULAB_PROJECT", "GPULAB_SUBMIT_PROJECT"),
-}
 _WAITS = r"\bis (QUEUED|ASSIGNED|STARTING|ONHOLD)\b"
+_WAITED = rf"{_WAITS}.*\(after \d+ s\)"
+_MOST_CAUSES = 3
 _ENDED = r"\bis (FINISHED|FAILED|CANCELLED|CANCELLING|DELETED|HALTED)\b"
 _HINTS = (
     (
@@ -68,23 +66,25 @@ def preflight(spec: Spec) -> None:
             f"nodes: {spec.nodes} jobs asked, but GPULab runs {MOST_JOBS} jobs of a user at once",
             hint=f"use fewer jobs with more GPUs each, such as --layout {MOST_JOBS}x{_shared_out(spec)}",
         )
-    if _value(options, "project") is None:
+    if account.value(options, "project") is None:
         raise UsageError("options.project: GPULab needs a project", hint="--option project=NAME, or GPULAB_PROJECT")
-    account = _account(options)
-    if spec.image == "auto" and not local(account.server):
+    asking = account.of(options)
+    if spec.image == "auto" and not local(asking.server):
         raise UsageError(
             "image: GPULab can't pull an image that is on this machine only",
             hint="push it to a registry that GPULab reaches, then --image REGISTRY/IMAGE:TAG (docs/gpulab.md)",
         )
     if spec.image != "auto" and not _IMAGE.fullmatch(spec.image):
         raise UsageError(
-            f"image: GPULab does not take {spec.image!r}", hint="write REGISTRY/IMAGE:TAG, without a digest"
+            f"image: GPULab does not take {masked(spec.image)!r}", hint="write REGISTRY/IMAGE:TAG, without a digest"
         )
     if len(PurePosixPath(_storage(spec)).parts) < 2:
         raise UsageError(
             f"share: {spec.share} is not a storage of GPULab's", hint="write /project_ghent or a folder of it"
         )
-    _check_workers(options, _service(account).clusters())
+    service = _service(asking)
+    _check_owner(spec.name, service.jobs())
+    _check_workers(options, service.clusters())
 
 
 def access(spec: Spec) -> Access:
@@ -94,7 +94,7 @@ def access(spec: Spec) -> Access:
     options = _options(spec)
     key = Path(options.bastion_key).expanduser() if options.bastion_key else None
     if key is None:
-        own = login.read(_account(options).certificate)
+        own = login.read(account.of(options).certificate)
         key = None if own.locked else own.file
     known = [options.known_hosts] if options.known_hosts else ["~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts"]
     return Access({}, key, tuple(Path(file).expanduser().absolute() for file in known))
@@ -104,14 +104,14 @@ def settings(spec: Spec) -> dict[str, Any]:
     from hvdctl.gpulab import login
 
     options = _options(spec)
-    account = _account(options)
-    project = _value(options, "project")
+    asking = account.of(options)
+    project = account.value(options, "project")
     return dict(options) | {
-        "server": account.server,
-        "certificate": str(account.certificate),
-        "server_certificate": str(account.server_certificate) if account.server_certificate else None,
-        "passphrase_file": str(account.passphrase_file) if account.passphrase_file else None,
-        "project": login.read(account.certificate).project(project) if project else None,
+        "server": asking.server,
+        "certificate": str(asking.certificate),
+        "server_certificate": str(asking.server_certificate) if asking.server_certificate else None,
+        "passphrase_file": str(asking.passphrase_file) if asking.passphrase_file else None,
+        "project": login.read(asking.certificate).project(project) if project else None,
         "storage": _storage(spec),
     }
 
@@ -132,11 +132,9 @@ def watch(spec: Spec, step: Step) -> Iterator[None]:
         yield
     except PhaseError as error:
         over.set()
-        error.message = _short(spec, error.message)
+        error.message = _short(spec, error)
         if _options(spec).when_short == "cancel":
-            given_back = _give_back(spec.name, before)
-            error.message += f"; cancelled, as not all could start: {', '.join(given_back) or 'nothing was left'}"
-            error.hint = "--option wait=DURATION waits longer, --option when_short=keep keeps what runs"
+            _cancel_all(spec.name, before, error)
         raise
     finally:
         over.set()
@@ -144,7 +142,9 @@ def watch(spec: Spec, step: Step) -> Iterator[None]:
 
 def observe(cluster: str) -> dict[str, str]:
     """GPULab's word on each node's job; one that has ended is none any more."""
-    return {_node(job): job.status.lower() for job in _jobs(cluster) if not job.ended}
+    standing = [job for job in _jobs(cluster) if not job.ended]
+    # One that is about to end may have its successor already.
+    return {_node(job): job.status.lower() for job in sorted(standing, key=lambda job: not job.gone)}
 
 
 def about(cluster: str) -> str:
@@ -153,12 +153,12 @@ def about(cluster: str) -> str:
     options = _stored(cluster)
     if options is None:
         return ""
-    if ended(_account(options).server):
+    if ended(account.of(options).server):
         return "GPULab, emulated: the emulator has ended, and its jobs with it"
     workers = sorted({job.worker for job in _jobs(cluster) if job.worker and not job.gone})
     on = f" on {', '.join(workers)}" if workers else ""
     ends = f"jobs end {options.max_duration} after their start"
-    emulated = "; an emulator, its GPUs are only counted" if local(_account(options).server) else ""
+    emulated = "; an emulator, its GPUs are only counted" if local(account.of(options).server) else ""
     return f"GPULab{on}; {ends}{emulated}"
 
 
@@ -172,35 +172,34 @@ def leftovers(cluster: str) -> list[str]:
     left = [f"job {job.name} ({job.uuid}, {job.status})" for job in _jobs(cluster) if not job.ended]
     stored = _stored_spec(cluster)
     if stored is not None and Cluster(cluster).record("share"):
-        left.append(f"storage {_storage(stored)} of project {_value(_options(stored), 'project')}")
+        left.append(f"storage {_storage(stored)} of project {account.value(_options(stored), 'project')}")
     return left
 
 
 def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
     """Cancel all jobs of the cluster. What is on the project's storage is the project's, and stays."""
-    for service in _where(cluster):
-        for job in _of(service, cluster):
-            if not job.ended:
-                step.update(f"job {job.name}")
-                service.remove(job)
+    for service in _where(cluster, thorough=True):
+        found = [job for job in _of(service, cluster) if not job.ended]
+        step.update(f"{len(found)} jobs")
+        service.remove(found)
 
 
 def clusters() -> list[str]:
     """Those of the accounts that clusters of this home are of, and of the one that the variables name."""
     from hvdctl.cluster import known
     from hvdctl.gpulab import login
-    from hvdctl.gpulab.service import ended
+    from hvdctl.gpulab.service import Service, ended
 
     stored = [options for cluster in known() if (options := _stored(cluster.name))]
     if os.environ.get("GPULAB_CERT"):
         stored.append(Options())
-    accounts = dict.fromkeys(_account(options) for options in stored)
+    accounts = dict.fromkeys(account.of(options) for options in stored)
     named: set[str] = set()
-    for account in accounts:
-        if not login.at_hand(login.read(account.certificate), account.passphrase_file):
-            raise UsageError(f"the key in {account.certificate} has a pass phrase", hint=f"set {login.VARIABLE}")
-        if not ended(account.server):
-            named |= {_named(job).cluster for job in _service(account).jobs() if not job.ended}
+    for asking in accounts:
+        if not login.at_hand(login.read(asking.certificate), asking.passphrase_file):
+            raise UsageError(f"the key in {asking.certificate} has a pass phrase", hint=f"set {login.VARIABLE}")
+        if not ended(asking.server):
+            named |= {_named(job).cluster for job in Service.quick(asking).jobs() if not job.ended}
     return sorted(named)
 
 
@@ -222,22 +221,49 @@ def _queue(spec: Spec) -> str:
     return f"{len(found) - len(waiting)} of {spec.nodes} jobs run; {'; '.join(why)}" if why else ""
 
 
-def _short(spec: Spec, message: str) -> str:
-    """What Terraform says, in fewer words where it is only that jobs wait."""
-    waits = re.search(_WAITS, message) and not re.search(_ENDED, message)
-    told = _queue(spec) if waits else ""
-    return f"GPULab did not start all jobs within {_options(spec).wait} s: {told}" if told else message
+def _short(spec: Spec, error: PhaseError) -> str:
+    """What Terraform says, without what only follows from it; in fewer words where it is only that jobs wait."""
+    causes = [told for told in error.errors if NOT_WAITED not in told]
+    if not causes:
+        return error.message
+    if all(re.search(_WAITED, told) for told in causes) and (queue := _queue(spec)):
+        return f"GPULab did not start all jobs within {_options(spec).wait} s: {queue}"
+    return "; ".join(causes[:_MOST_CAUSES])
+
+
+def _cancel_all(cluster: str, before: set[str], error: PhaseError) -> None:
+    """Give back what was started in vain, and say so beside the reason."""
+    try:
+        given_back = _give_back(cluster, before)
+    except HvdctlError as other:
+        error.message += f"; what was started could not be cancelled: {other.message}"
+        return
+    if given_back:
+        error.message += f"; cancelled, as not all could start: {', '.join(given_back)}"
+        error.hint = "--option wait=DURATION waits longer, --option when_short=keep keeps what runs"
 
 
 def _give_back(cluster: str, before: set[str]) -> list[str]:
     """Cancel the jobs that were not there before; the nodes that they were to be."""
-    given_back = []
-    for service in _where(cluster):
+    given_back: list[str] = []
+    for service in _where(cluster, thorough=True):
         new = [job for job in _of(service, cluster) if not job.ended and job.uuid not in before]
-        for job in new:
-            service.remove(job)
-            given_back.append(_node(job))
+        service.remove(new)
+        given_back += map(_node, new)
     return sorted(given_back)
+
+
+def _check_owner(cluster: str, jobs: list[Job]) -> None:
+    """Raise where a cluster of that name runs that another home made: both would have one share."""
+    from hvdctl.cluster import Cluster
+
+    ours = _owner(Cluster(cluster))
+    theirs = [job.name for job in jobs if not job.gone and _named(job).cluster == cluster and _named(job).owner != ours]
+    if theirs:
+        raise UsageError(
+            f"cluster {cluster!r} runs already, and this home did not make it ({theirs[0]})",
+            hint="choose another --name, or set HVDCTL_HOME to the one it was made with",
+        )
 
 
 def _check_workers(options: Options, clusters: list[dict[str, Any]]) -> None:
@@ -262,64 +288,31 @@ def _shared_out(spec: Spec) -> int:
 
 
 def _storage(spec: Spec) -> str:
-    """The folder of the project's storage that is /shared; by itself, one for each cluster."""
-    options = _options(spec)
-    if spec.share != "auto":
-        return spec.share
-    usual = "/project_antwerp" if options.cluster in _ANTWERP else "/project_ghent"
-    return f"{(options.storage or usual).rstrip('/')}/hvdctl/{spec.name}"
+    return account.storage(_options(spec), spec.share, spec.name)
 
 
 def _options(spec: Spec) -> Options:
     return cast(Options, spec.own())
 
 
-def _value(options: Options, key: str) -> str | None:
-    """A setting, else the first of its variables that is set."""
-    given = getattr(options, key)
-    found = next((value for name in _VARIABLES[key] if (value := os.environ.get(name))), None)
-    return given if given is not None else found
-
-
-def _account(options: Options) -> Account:
-    from hvdctl.gpulab.service import SERVER, Account
-
-    certificate = _value(options, "certificate")
-    if certificate is None:
-        raise UsageError(
-            "options.certificate: GPULab needs your PEM file with key and certificate",
-            hint="--option certificate=FILE, or GPULAB_CERT; to try without an account: `hvdctl gpulab emulate`",
-        )
-    return Account(
-        server=_value(options, "server") or SERVER,
-        certificate=Path(certificate).expanduser().absolute(),
-        server_certificate=_file(_value(options, "server_certificate")),
-        passphrase_file=_file(options.passphrase_file),
-    )
-
-
-def _file(name: str | None) -> Path | None:
-    return Path(name).expanduser().absolute() if name else None
-
-
-def _service(account: Account) -> Service:
+def _service(asking: Account) -> Service:
     from hvdctl.gpulab.service import Service
 
-    return Service(account)
+    return Service(asking)
 
 
-def _where(cluster: str) -> Iterator[Service]:
+def _where(cluster: str, *, thorough: bool = False) -> Iterator[Service]:
     """The cluster's account; none where neither the cluster nor this user has to do with GPULab, or where it was an
     emulator that has ended, and all jobs with it.
     """
-    from hvdctl.gpulab.service import ended
+    from hvdctl.gpulab.service import Service, ended
 
     options = _stored(cluster)
     if options is None and not os.environ.get("GPULAB_CERT"):
         return
-    account = _account(options or Options())
-    if not ended(account.server):
-        yield _service(account)
+    asking = account.of(options or Options())
+    if not ended(asking.server):
+        yield Service(asking) if thorough else Service.quick(asking)
 
 
 def _jobs(cluster: str) -> list[Job]:
@@ -330,10 +323,20 @@ def _of(service: Service, cluster: str) -> list[Job]:
     """The jobs of a cluster; of one that this home knows, not those of another home."""
     from hvdctl.cluster import Cluster
 
-    key = Cluster(cluster).ssh / "id_ed25519.pub"
-    ours = owner(key.read_text()) if key.exists() else None
-    found = [(job, _named(job)) for job in service.jobs()]
-    return [job for job, named in found if named.cluster == cluster and ours in (None, named.owner)]
+    known = Cluster(cluster)
+    found = {job.uuid: job for job in service.jobs()}
+    # A list has an end; nodes that we know of count wherever they stand in it.
+    for node in known.nodes() if _stored(cluster) else ():
+        if node.id not in found and (job := service.job(node.id)) and Named.of(job.name):
+            found[job.uuid] = job
+    ours = _owner(known)
+    return [job for job in found.values() if _named(job).cluster == cluster and ours in (None, _named(job).owner)]
+
+
+def _owner(cluster: Cluster) -> str | None:
+    """What tells our jobs from those of a cluster of the same name; None before there is a key."""
+    key = cluster.ssh / "id_ed25519.pub"
+    return owner(key.read_text()) if key.exists() else None
 
 
 def _named(job: Job) -> Named:

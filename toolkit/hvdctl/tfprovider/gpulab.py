@@ -15,7 +15,7 @@ from tf.schema import Attribute, Schema
 from tf.types import List, Number, String
 
 from hvdctl.errors import HvdctlError
-from hvdctl.gpulab.job import RUNNING, SSH_PORT, Job, Named, Told, Wanted, announced
+from hvdctl.gpulab.job import NOT_WAITED, RUNNING, SSH_PORT, Job, Named, Told, Wanted, announced
 from hvdctl.gpulab.service import Account, Service
 from hvdctl.tfprovider.resource import EngineResource, common
 
@@ -115,12 +115,14 @@ class HvdGpulabJob(EngineResource):
         gpulab = self.provider.gpulab
         try:
             job = self._running(gpulab.service.submit(_wanted(planned)))
-            told = self._announced(job)
+            told = self._announced(job, planned["name"])
+            # Ports may be told some moments after the container started.
+            job = gpulab.service.job(job.uuid) or job
+            if SSH_PORT not in job.ports or not job.host:
+                raise HvdctlError(f"job {job.uuid} runs, but GPULab gives no host port for its port {SSH_PORT}")
         except HvdctlError:
             gpulab.failed.set()
             raise
-        if SSH_PORT not in job.ports or not job.host:
-            raise HvdctlError(f"job {job.uuid} runs, but GPULab gives no host port for its port {SSH_PORT}")
         return {
             **planned,
             "id": job.uuid,
@@ -143,14 +145,14 @@ class HvdGpulabJob(EngineResource):
     def remove(self, current: State) -> None:
         service = self.provider.gpulab.service
         if job := service.job(current["id"]):
-            service.remove(job)
+            service.remove([job])
 
     def find(self, engine_name: str) -> State | None:
         """By its id. What it was asked with is told by the service in other words: the next apply compares anew."""
         service = self.provider.gpulab.service
         job = service.job(engine_name)
         named = Named.of(job.name) if job else None
-        told = announced(service.log(job.uuid)) if job else None
+        told = announced(service.log(job.uuid), named.node) if job and named else None
         if job is None or named is None or told is None:
             return None
         known = {attribute.name: None for attribute in self.get_schema().attributes}
@@ -177,17 +179,17 @@ class HvdGpulabJob(EngineResource):
             if time.monotonic() > deadline:
                 raise HvdctlError(f"{waits} (after {gpulab.patience:.0f} s)")
             if gpulab.failed.wait(pause):
-                raise HvdctlError(f"{waits} (not waited for any longer, as another job can't start)")
+                raise HvdctlError(f"{waits} ({NOT_WAITED})")
             pause = min(pause * 1.5, _LOOK_LAST)
             job = gpulab.service.job(job.uuid) or _deleted(job)
         return job
 
-    def _announced(self, job: Job) -> Told:
+    def _announced(self, job: Job, node: str) -> Told:
         """What the node says of itself, some moments after its container started."""
         service = self.provider.gpulab.service
         deadline = time.monotonic() + _ANNOUNCED_PATIENCE
         pause = _LOOK_FIRST / 2
-        while not (told := announced(service.log(job.uuid))):
+        while not (told := announced(service.log(job.uuid), node)):
             now = service.job(job.uuid) or _deleted(job)
             if now.gone:
                 raise HvdctlError(f"job {job.uuid} is {now.status} at its start: {self._last_words(job)}")
