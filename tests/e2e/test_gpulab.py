@@ -186,6 +186,7 @@ def test_more_jobs_than_a_user_may_run(hvdctl: Jobs, tmp_path: Path) -> None:
     # What is kept is gone on with as soon as there is room.
     hvdctl.up("--layout", "2x1", "--option", "when_short=keep")
     assert "12 jobs asked, but GPULab runs 10" in hvdctl.up("--nodes", "12", "--gpus", "0", code=2).err
+    assert "no worker w9; there are: slave1A" in hvdctl.up("--option", "worker=w9", code=2).err
 
 
 def test_jobs_that_wait_stay_and_are_taken_by_the_next_up(tmp_path: Path) -> None:
@@ -217,10 +218,11 @@ def test_nodes_that_can_not_reach_each_other_are_a_matrix(tmp_path: Path) -> Non
         told = hvdctl.up("--layout", "2x1", code=1)
         assert "2 of 2 connections that Horovod needs are blocked" in told.err
         assert "node0    -        blocked" in told.err
-        assert "--layout 1x4" in told.err
+        assert "--layout 1xGPUS" in told.err
         assert "is not whole yet" in hvdctl("run", "--", "true", code=1).err
         # The way out that it names.
-        hvdctl.up("--layout", "2x1", "--option", "worker=slave4A")
+        assert "-y to agree" in hvdctl.up("--layout", "2x1", "--option", "worker=slave4A", code=2).err
+        hvdctl.up("--layout", "2x1", "--option", "worker=slave4A", "-y")
         assert "sum 3 of 2" in hvdctl("run", "--", "python", "allreduce.py").out
 
 
@@ -235,7 +237,7 @@ def test_a_login_that_can_not_be_used_creates_nothing(hvdctl: Jobs, tmp_path: Pa
         (f"certificate={locked}", {}, 2, "has a pass phrase, and nobody can be asked here"),
         (f"certificate={locked}", {"HVDCTL_GPULAB_PASSPHRASE": "not it"}, 2, "the pass phrase is wrong"),
         (f"certificate={stranger / 'login.pem'}", {}, 1, "a server that does not know your certificate may hang up"),
-        (f"server_certificate={stranger / 'ca.pem'}", {}, 2, "no trusted connection"),
+        (f"server_certificate={stranger / 'ca.pem'}", {}, 2, "another emulator answers at"),
     ):
         refused = hvdctl.up("--option", option, code=code, **env)
         assert told in refused.err

@@ -125,7 +125,7 @@ def test_down_asks_and_without_a_terminal_refuses(
     monkeypatch.setattr("sys.stdin", io.StringIO())
     result = hvdctl("down", "--name", "demo")
     assert result.code == 2
-    assert "Remove cluster 'demo', with all data on its share?" in result.err
+    assert "Remove cluster 'demo' (with all data on its share)?" in result.err
     assert "add -y to agree" in result.err
     assert cluster.exists
 

@@ -52,6 +52,26 @@ def test_the_user_is_asked_before_the_head_goes_with_the_share(
             guards.head(known, Outcome(changes=changes), guards.refuse)
 
 
+@pytest.mark.parametrize(
+    ("changes", "asks"),
+    [
+        ({"replace": ["hvd_gpulab_job.node[0]", "hvd_gpulab_job.node[1]"]}, "Cancel 2 jobs of 'demo'"),
+        ({"replace": ["hvd_gpulab_job.node[1]"], "create": ["hvd_gpulab_job.node[2]"]}, "Cancel a job of 'demo'"),
+        ({"create": ["hvd_gpulab_job.node[1]"], "delete": ["hvd_gpulab_job.node[3]"]}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_user_is_asked_before_jobs_that_run_queue_again(
+    cluster: Cluster, changes: dict[str, list[str]], asks: str
+) -> None:
+    spec = cluster.spec().model_copy(update={"provider": "gpulab"})
+    assert guards.needs_plan(cluster, spec)
+    assert not guards.needs_plan(Cluster("new"), spec)
+    asked = Asked()
+    guards.agreed(cluster, spec, Outcome(changes=changes), asked)
+    assert [question[: len(asks)] for question in asked] == ([asks] if asks else [])
+
+
 def test_up_asks_nothing_of_terraform_where_no_share_can_be_lost(known: Cluster) -> None:
     spec = known.spec()
     assert guards.share_on_head(known, spec)

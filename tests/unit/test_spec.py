@@ -271,7 +271,7 @@ def test_a_layout_is_nodes_and_gpus_with_a_rank_each(tmp_path: Path, layout: str
     assert load(None, {"layout": layout}, Spec(nodes=7, gpus=3).stored()).nodes == nodes
 
 
-@pytest.mark.parametrize("layout", ["10", "x1", "0x1", "1x0", "1x", "ten x one", "1x1x1", "9999x1", 4, None])
+@pytest.mark.parametrize("layout", ["10", "x1", "0x1", "1x0", "1x", "ten x one", "1x1x1", 4, None])
 def test_a_layout_that_is_none_is_told(layout: object) -> None:
     with pytest.raises(UsageError, match="is not NODESxGPUS; write 10x1"):
         load(None, {"layout": layout})

@@ -41,12 +41,19 @@ def run(spec: Spec) -> Iterator[Check]:
     yield _disk()
     if provider.kind == "machine" or provider.foreign_network:
         yield _tried("provider", lambda: _site(provider, spec))
-    if provider.here:
+    if _on_this_machine(spec):
         yield _memory(spec)
         yield _cores(spec)
     cluster = Cluster(spec.name)
     if cluster.exists and (engine_check is None or engine_check.state == "ok"):
         yield from _nodes(cluster)
+
+
+def _on_this_machine(spec: Spec) -> bool:
+    try:
+        return providers.here(spec)
+    except HvdctlError:
+        return False  # the provider's own line says what is wrong
 
 
 def _site(provider: providers.Provider, spec: Spec) -> str:

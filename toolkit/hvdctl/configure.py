@@ -81,10 +81,12 @@ def play(
                 # Without it ansible-runner takes the signals for itself, and keeps them.
                 cancel_callback=lambda: pressed() > 0,
             )
+            # One that comes as the play ends counts too.
+            interrupted = runner.status == "canceled" or pressed() > 0
         # It writes down the whole environment that it was called in, with whatever secrets are in that.
         for written in work.glob("artifacts/*/command"):
             written.unlink()
-        if runner.status == "canceled":
+        if interrupted:
             # Ansible's workers are in sessions of their own, and go on when it is killed.
             process.end(f"{_SOCKETS}={sockets}")
             raise KeyboardInterrupt

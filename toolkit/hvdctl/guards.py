@@ -59,6 +59,20 @@ def owner(cluster: Cluster, provider: providers.Provider) -> None:
         )
 
 
+def needs_plan(cluster: Cluster, spec: Spec) -> bool:
+    """Whether what would change must be known before anything is."""
+    jobs = providers.REGISTRY[spec.provider].expires and bool(cluster.nodes())
+    return jobs or share_on_head(cluster, spec)
+
+
+def agreed(cluster: Cluster, spec: Spec, planned: Outcome, ask: Ask) -> None:
+    """The user agrees to what would be lost."""
+    if share_on_head(cluster, spec):
+        head(cluster, planned, ask)
+    else:
+        replaced(cluster, planned, ask)
+
+
 def share_on_head(cluster: Cluster, spec: Spec) -> bool:
     """Whether the share lies on the disk of a machine that hvdctl made, and goes with it."""
     provider = providers.REGISTRY[spec.provider]
@@ -71,6 +85,14 @@ def head(cluster: Cluster, planned: Outcome, ask: Ask) -> None:
     lost = [one for action in ("replace", "delete") for one in planned.changes.get(action, [])]
     if any(address.endswith(".node[0]") for address in lost):
         ask(f"Make node0 of {cluster.name!r} anew, with the loss of all data on its share (`hvdctl pull` saves it)?")
+
+
+def replaced(cluster: Cluster, planned: Outcome, ask: Ask) -> None:
+    """The user agrees where jobs that run would be given up for others, which queue first."""
+    anew = [address for address in planned.changes.get("replace", []) if "_job." in address]
+    if anew:
+        jobs = "a job" if len(anew) == 1 else f"{len(anew)} jobs"
+        ask(f"Cancel {jobs} of {cluster.name!r} and submit anew with other settings? It may have to queue again.")
 
 
 def keep(cluster: Cluster, keep_data: bool) -> None:

@@ -97,8 +97,8 @@ def up(spec: Spec, progress: Progress, ask: guards.Ask = guards.refuse) -> Repor
         guards.move(cluster, spec, terraform)
         guards.owner(cluster, provider)
         provider.site.preflight(spec)
-        if guards.share_on_head(cluster, spec):
-            guards.head(cluster, _planned(cluster, spec, terraform, progress), ask)
+        if guards.needs_plan(cluster, spec):
+            guards.agreed(cluster, spec, _planned(cluster, spec, terraform, progress), ask)
         seconds: dict[str, float] = {}
         image = _image(spec, progress, seconds)
         provider.site.prepare(spec, progress)

@@ -33,6 +33,13 @@ class Access:
     """Files with the host keys of jump hosts."""
 
 
+def here(spec: Spec) -> bool:
+    """Whether the nodes share the cores and the memory of this machine."""
+    provider = REGISTRY[spec.provider]
+    emulated = getattr(provider.site, "emulated", None)
+    return provider.here or bool(emulated and emulated(spec))
+
+
 class Site(Protocol):
     """What a provider's module offers beside its Terraform folder."""
 
@@ -108,8 +115,8 @@ REGISTRY = {
             "container",
             "hvdctl.sites.gpulab",
             "GPULab jobs",
-            foreign_network="one job with all GPUs needs no network (--layout 1x4); jobs on one worker may reach each "
-            "other (--option worker=NAME, from `gpulab-cli clusters -a`); else ask GPULab's people to open the ports",
+            foreign_network="one job with all GPUs needs no network (--layout 1xGPUS); jobs on one worker may reach "
+            "each other (--option worker=NAME, from `gpulab-cli clusters -a`); else ask GPULab's people to open ports",
             # It runs in the emulator only, whose GPUs are numbers.
             cuda=False,
             keeps_share=True,

@@ -26,7 +26,7 @@ _SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _MIN_RATE, _MAX_RATE = 10**5, 10**12
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TEMPLATE = "`hvdctl init` writes a file with every key"
-_LAYOUT = re.compile(r"([1-9]\d{0,2})x([1-9]\d?)")
+_LAYOUT = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 _LAYOUT_KEYS = ("nodes", "slots", "gpus")
 _LOGIN = re.compile(r"(?<![^\s='\"])[\w.+-]+:[^\s@]+@(?=[\w.-]+[:/])")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -205,7 +205,7 @@ def load(file: Path | None, flags: Mapping[str, Any], stored: Mapping[str, Any] 
     """
     written = _laid_out(read_file(file), str(file)) if file else {}
     by_layout = {key: "--layout" for key in _LAYOUT_KEYS if "layout" in flags}
-    flags = _laid_out(flags, "the flags")
+    flags = _laid_out(flags, "--layout")
     before = kept(stored or {}, {**written, **flags})
     values = {**before, **written, **flags}
     source = str(file) if file else "the flags"

@@ -43,6 +43,15 @@ def binary() -> str:
     return found
 
 
+def variables(folder: Path) -> dict[str, Any]:
+    """What was asked for last in a cluster's folder; empty where that can't be read."""
+    try:
+        stored = json.loads((folder / _VARIABLES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return stored if isinstance(stored, dict) else {}
+
+
 class Terraform:
     """A provider's module with its state in a folder of the cluster's."""
 
@@ -71,11 +80,10 @@ class Terraform:
 
     def variables(self) -> dict[str, Any]:
         """What was asked for last."""
-        try:
-            stored: dict[str, Any] = json.loads((self.folder / _VARIABLES).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{self.folder / _VARIABLES} can't be read: {error}", hint="`hvdctl up`") from None
-        return stored
+        found = variables(self.folder)
+        if not found:
+            raise UsageError(f"{self.folder / _VARIABLES} can't be read", hint="`hvdctl up`")
+        return found
 
     def plan(self, variables: dict[str, Any]) -> Outcome:
         """What `apply` would do; changes nothing, not even what was asked for last."""

@@ -100,3 +100,10 @@ def test_the_ports_of_last_time_are_remembered(tmp_path: Path) -> None:
     assert home.last_ports == (4443, 4022)
     (home.folder / "emulator.json").write_text("{")
     assert home.last_ports == (0, 0)
+
+
+@pytest.mark.parametrize(("given", "version"), [("12", "12.0"), ("12.2", "12.2"), ("'11.8'", "11.8")])
+def test_a_version_of_cuda_is_read_however_yaml_has_it(tmp_path: Path, given: str, version: str) -> None:
+    file = tmp_path / "w.yml"
+    file.write_text(f"- {{name: w, cluster: 1, gpus: 1, cpus: 1, memory: 1, cuda: {given}}}")
+    assert workers.read(file)[0].cuda == version

@@ -90,3 +90,15 @@ def test_a_job_knows_who_and_where_it_is() -> None:
     assert found["GPULAB_JOB_ID"] == made.uuid
     assert found["GPULAB_PROJECT"] == "demo"
     assert (found["GPULAB_USERNAME"], found["GPULAB_CLUSTER_ID"]) == ("tester", "4")
+
+
+def test_jobs_that_start_at_once_find_the_folder_whole(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def one(number: int) -> int:
+        found = storage.resolve(job("/project_ghent"), DEFAULT[number % 2], tmp_path).binds
+        assert found
+        return (tmp_path / "storage/demo/project_ghent").stat().st_mode & 0o7777
+
+    with ThreadPoolExecutor(16) as pool:
+        assert set(pool.map(one, range(64))) == {0o2770}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from hvdctl import overview, providers
-from hvdctl.cluster import Cluster
+from hvdctl.cluster import Cluster, write
 from hvdctl.errors import PhaseError, UsageError
 from hvdctl.gpulab import login
 from hvdctl.gpulab.emulator import pki
@@ -89,8 +90,13 @@ def test_a_good_spec_passes(spec: Make) -> None:
         ({}, {"image": "a@sha256:0123"}, "image: GPULab does not take 'a@sha256:0123'"),
         ({}, {"share": "/"}, "share: / is not a storage"),
         ({"cluster": 99}, {}, r"GPULab has no cluster 99; there are: 1, 4"),
-        ({"gpu_model": ["H200", "B300"]}, {}, "no worker has H200 or B300; there are: GeForce GTX 1080 Ti, Tesla V100"),
-        ({"gpu_model": "V100", "cluster": 1}, {}, "no worker has V100; there are: GeForce GTX 1080 Ti$"),
+        ({"gpu_model": ["H200", "B300"]}, {}, "no GPU of the kind H200 or B300; there are: GeForce GTX 1080 Ti, Tesla"),
+        ({"gpu_model": "V100", "cluster": 1}, {}, "no GPU of the kind V100; there are: GeForce GTX 1080 Ti$"),
+        ({"worker": "w9"}, {}, "no worker w9; there are: slave1A, slave1B, slave4A, slave4B"),
+        ({"worker": "slave4A", "cluster": 1}, {}, "no worker slave4A; there are: slave1A, slave1B$"),
+        ({}, {"gpus": 20}, "gpus: 20 asked for one job, but no worker that would do has more than 16"),
+        ({"cluster": 1}, {"gpus": 5}, "no worker that would do has more than 4"),
+        ({"known_hosts": "/gone/known"}, {}, r"options\.known_hosts: there is no file /gone/known"),
     ],
 )
 def test_what_gpulab_can_not_give_is_refused_before_anything_is_made(
@@ -119,7 +125,7 @@ def test_options_are_checked(spec: Make, options: dict[str, Any], told: str) -> 
 def test_twelve_gpus_are_shared_out_over_the_jobs_that_may_run(spec: Make) -> None:
     with pytest.raises(UsageError) as told:
         site.preflight(spec(nodes=12, gpus=2))
-    assert "--layout 10x3" in told.value.hint
+    assert "--layout 8x3" in told.value.hint
 
 
 def test_variables_of_imecs_client_stand_for_options(
@@ -218,6 +224,22 @@ def test_a_node_that_is_about_to_end_does_not_hide_its_successor(spec: Make, lab
     wait_for(lambda: site.observe("demo") == {"node0": "running"})
 
 
+def test_what_variables_said_when_it_was_made_still_holds_without_them(
+    spec: Make, lab: Played, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = spec({"server": None, "certificate": None, "project": None})
+    Cluster("demo").store_spec(bare)
+    with pytest.raises(UsageError, match="GPULab needs your PEM file"):
+        site.observe("demo")
+    made = site.settings(spec())
+    write(Cluster("demo").terraform / "terraform.tfvars.json", json.dumps({"options": made}))
+    submitted(lab, keys, Cluster("demo"), "node0")
+    wait_for(lambda: site.observe("demo") == {"node0": "running"})
+    assert site.settings(bare)["project"] == made["project"]
+    monkeypatch.setenv("GPULAB_PROJECT", "other")
+    assert site.settings(bare)["project"].endswith("+other"), "a variable that is set counts"
+
+
 def test_a_login_that_moved_is_found_by_the_variable(
     spec: Make, lab: Played, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,7 +311,7 @@ def test_a_part_of_the_jobs_is_told_and_kept_or_given_back(
         told: list[str] = []
         with pytest.raises(PhaseError) as short, site.watch(asked, Told(told)):
             submitted(lab, keys, cluster, "node0", "node1", "node2")
-            wait_for(lambda: any("2 of 3 jobs run" in line for line in told))
+            wait_for(lambda: any("2 of 3 jobs run; node2 is QUEUED: needs 1 GPU" in line for line in told))
             waited = "can't create job x: job 1 is QUEUED: needs 1 GPU (after 5 s)"
             raise PhaseError(f"terraform apply failed: {waited}", errors=(waited, f"job 2 is QUEUED ({NOT_WAITED})"))
         assert "2 of 3 jobs run; node2 is QUEUED: needs 1 GPU" in told[-1]

@@ -155,7 +155,7 @@ def _seconds(point: Record) -> float:
 
 def _one_machine(bench: Record) -> bool:
     cluster = bench.get("cluster") or {}
-    return bool((cluster.get("spec") or {}).get("provider", "local") == "local")
+    return bool(cluster.get("one_machine", (cluster.get("spec") or {}).get("provider", "local") == "local"))
 
 
 def _identity(point: Record) -> tuple[object, ...]:

@@ -76,6 +76,7 @@ def _content(records: Sequence[Record], drawn: Sequence[Figure], pictures: Mappi
         "headlines": findings.headlines(records),
         "details": findings.details(records),
         "emulation": _emulation(points),
+        "about": cluster.get("about") or "",
         "models": [
             (wording.model(name), [one for one in sections if one["figure"].model == name])
             for name in dict.fromkeys(figure.model for figure in drawn)
@@ -142,7 +143,10 @@ def _environment(bench: Record, records: Sequence[Record], points: Sequence[Reco
     memory = machine.get("memory_bytes")
     overhead = max((point.get("overhead") or 0.0 for point in points), default=0.0)
     seconds = records[-1].get("seconds") if records[-1]["kind"] == "end" else None
+    cluster = bench.get("cluster") or {}
+    shared = "containers of one machine, which share its cores" if cluster.get("one_machine") else None
     rows = [
+        ("nodes", "; ".join(filter(None, (cluster.get("about"), shared)))),
         ("CPU of a node's machine", machine.get("cpu")),
         ("cores", machine.get("cores")),
         ("memory", wording.size(memory) if isinstance(memory, int | float) else None),

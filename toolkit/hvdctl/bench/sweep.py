@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvdctl import __version__, jobs, links, pipeline, ssh
+from hvdctl import __version__, jobs, links, pipeline, providers, ssh
 from hvdctl.bench import micro, plan, ranks, results, resume, timeline
 from hvdctl.bench.plan import Point, Sweep
 from hvdctl.bench.results import Record, Store
@@ -158,6 +158,11 @@ class _Bench:
         step.update("starting the ranks")
         session = self.ranks.ready_for(todo[0])
         nodes = self.cluster.nodes()
+        spec = self.cluster.spec()
+        # Of containers; virtual machines are counted as machines.
+        one_machine = nodes[0].kind == "container" and providers.here(spec)
+        if about := providers.REGISTRY[spec.provider].site.about(self.cluster.name):
+            step.note(about)
         self.store.append(
             {
                 "kind": "bench",
@@ -171,6 +176,8 @@ class _Bench:
                     "name": self.cluster.name,
                     **resume.terms(self.cluster),
                     "nodes": [{"name": n.name, "id": n.id, "kind": n.kind} for n in nodes],
+                    "one_machine": one_machine,
+                    "about": about,
                 },
                 "image": pipeline.image(self.cluster),
                 "versions": {"hvdctl": __version__, **session.hello["versions"]},

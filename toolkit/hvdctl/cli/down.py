@@ -39,7 +39,7 @@ def down(
     cluster = o.find_cluster(name)
     data = "its share stays" if keep_data or _share_stays(cluster) else "with all data on its share"
     if cluster.exists or force:
-        terminal.ask(f"Remove cluster {cluster.name!r}, {data}?", yes=yes)
+        terminal.ask(f"Remove cluster {cluster.name!r} ({data})?", yes=yes)
     removed = pipeline.down(cluster.name, terminal, keep_data=keep_data, force=force, verify=verify)
     found = f"{len(removed.left)} left" if verify else "not verified"
     found += f"; kept: {', '.join(removed.kept)}" if removed.kept else ""

@@ -11,7 +11,7 @@ from hvdctl.gpulab.options import Options
 from hvdctl.gpulab.service import SERVER, Account
 
 _ANTWERP = range(100, 200)
-_VARIABLES = {
+VARIABLES = {
     "server": ("GPULAB_API_BASE",),
     "certificate": ("GPULAB_CERT",),
     "server_certificate": ("GPULAB_SERVER_CERT",),
@@ -41,7 +41,7 @@ def of(options: Options) -> Account:
 def value(options: Options, key: str) -> str | None:
     """A setting, else the first of its variables that is set."""
     given = getattr(options, key)
-    found = next((value for name in _VARIABLES[key] if (value := os.environ.get(name))), None)
+    found = next((value for name in VARIABLES[key] if (value := os.environ.get(name))), None)
     return given if given is not None else found
 
 

@@ -34,6 +34,7 @@ _LONGEST = 30.0
 """Seconds that a server may ask us to wait; one that asks for more is busy for good."""
 _END_PATIENCE = 60.0
 _END_EVERY = 0.5
+_EMULATE = "`hvdctl gpulab emulate` starts one; where it has another port now: `hvdctl up --file FOLDER/hvdctl.yml`"
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,10 @@ class Service:
 
     def clusters(self) -> list[dict[str, Any]]:
         found = self._json("GET", "clusters")
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+    def workers(self) -> list[dict[str, Any]]:
+        found = self._json("GET", "slaves")
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
     def job(self, uuid: str) -> Job | None:
@@ -213,12 +218,17 @@ class Service:
         import httpx
 
         if isinstance(error.__context__, ssl.SSLError) or "CERTIFICATE" in str(error).upper() or "SSL" in str(error):
+            if local(self.server):
+                return UsageError(
+                    f"another emulator answers at {self.server}, or none that knows this login: {error}",
+                    hint="`hvdctl up --file FOLDER/hvdctl.yml` moves a cluster to it, `down --force` gives it up",
+                )
             return UsageError(
                 f"no trusted connection to {self.server}: {error}",
                 hint="is it the right server? --option server_certificate=FILE names the authority of its certificate",
             )
         if isinstance(error, httpx.ConnectError) and local(self.server):
-            return HvdctlError(f"no emulator answers at {self.server}", hint="`hvdctl gpulab emulate` starts one")
+            return HvdctlError(f"no emulator answers at {self.server}", hint=_EMULATE)
         told = str(error) or type(error).__name__
         hint = "check the network and --option server=URL; a server that does not know your certificate may hang up too"
         return Silent(f"{self.server} can't be reached: {told}", hint=hint)

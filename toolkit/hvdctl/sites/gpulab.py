@@ -5,7 +5,6 @@ Who asks is told by the options, else by the variables that imec's own client ta
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import threading
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import ValidationError
 
 from hvdctl.errors import HvdctlError, PhaseError, UsageError
-from hvdctl.gpulab import account
+from hvdctl.gpulab import account, limits
 from hvdctl.gpulab.job import NOT_WAITED, RUNNING, Named, owner
 from hvdctl.gpulab.options import Options
 from hvdctl.progress import Progress, Step
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
     from hvdctl.gpulab.job import Job
     from hvdctl.gpulab.service import Account, Service
     from hvdctl.spec import Spec
-
-MOST_JOBS = 10
-"""Jobs of one user that GPULab runs at once."""
 
 _IMAGE = re.compile(r"([\w.+-]+:[^@ ]+@)?([\w.-]+(:\d+)?/)?[a-z0-9._-]+(/[a-z0-9._-]+)*(:[\w.-]{1,127})?")
 _WATCH_EVERY = 5.0
@@ -61,11 +57,7 @@ def preflight(spec: Spec) -> None:
         raise UsageError(
             "net: GPULab's network can't be given a rate", hint="use --net none; `hvdctl check` measures it"
         )
-    if spec.nodes > MOST_JOBS:
-        raise UsageError(
-            f"nodes: {spec.nodes} jobs asked, but GPULab runs {MOST_JOBS} jobs of a user at once",
-            hint=f"use fewer jobs with more GPUs each, such as --layout {MOST_JOBS}x{_shared_out(spec)}",
-        )
+    limits.nodes(spec.nodes, spec.gpus)
     if account.value(options, "project") is None:
         raise UsageError("options.project: GPULab needs a project", hint="--option project=NAME, or GPULAB_PROJECT")
     asking = account.of(options)
@@ -82,9 +74,13 @@ def preflight(spec: Spec) -> None:
         raise UsageError(
             f"share: {spec.share} is not a storage of GPULab's", hint="write /project_ghent or a folder of it"
         )
+    if options.known_hosts and not Path(options.known_hosts).expanduser().exists():
+        raise UsageError(
+            f"options.known_hosts: there is no file {options.known_hosts}", hint="leave it out for your own"
+        )
     service = _service(asking)
     _check_owner(spec.name, service.jobs())
-    _check_workers(options, service.clusters())
+    limits.workers(options, spec.gpus, service.workers())
 
 
 def access(spec: Spec) -> Access:
@@ -158,8 +154,16 @@ def about(cluster: str) -> str:
     workers = sorted({job.worker for job in _jobs(cluster) if job.worker and not job.gone})
     on = f" on {', '.join(workers)}" if workers else ""
     ends = f"jobs end {options.max_duration} after their start"
+    waits = f"; {queue}" if (queue := _queue(cast("Spec", _stored_spec(cluster)))) else ""
     emulated = "; an emulator, its GPUs are only counted" if local(account.of(options).server) else ""
-    return f"GPULab{on}; {ends}{emulated}"
+    return f"GPULab{on}; {ends}{waits}{emulated}"
+
+
+def emulated(spec: Spec) -> bool:
+    """Whether it is an emulator: its nodes share this machine."""
+    from hvdctl.gpulab.service import local
+
+    return local(account.of(_options(spec)).server)
 
 
 def hint(message: str) -> str:
@@ -266,33 +270,26 @@ def _check_owner(cluster: str, jobs: list[Job]) -> None:
         )
 
 
-def _check_workers(options: Options, clusters: list[dict[str, Any]]) -> None:
-    """Raise where no cluster could ever do: the service would let the jobs wait for ever."""
-    ids = sorted(one["clusterId"] for one in clusters if isinstance(one.get("clusterId"), int))
-    if options.cluster is not None and ids and options.cluster not in ids:
-        raise UsageError(
-            f"options.cluster: GPULab has no cluster {options.cluster}; there are: {', '.join(map(str, ids))}"
-        )
-    will_do = [one for one in clusters if options.cluster in (None, one.get("clusterId"))]
-    models = {str(model.get("name", "")) for one in will_do for model in one.get("gpuModel") or ()}
-    wanted = [part for part in options.gpu_model if any(part.lower() in model.lower() for model in models)]
-    if options.gpu_model and models and not wanted:
-        raise UsageError(
-            f"options.gpu_model: no worker has {' or '.join(options.gpu_model)}; there are: {', '.join(sorted(models))}"
-        )
-
-
-def _shared_out(spec: Spec) -> int:
-    """GPUs of each of as many jobs as can run at once, to have as many as were asked for."""
-    return math.ceil(spec.nodes * max(spec.gpus, 1) / MOST_JOBS)
-
-
 def _storage(spec: Spec) -> str:
     return account.storage(_options(spec), spec.share, spec.name)
 
 
 def _options(spec: Spec) -> Options:
-    return cast(Options, spec.own())
+    """The spec's own; what it leaves to variables that are not set here as it was when the cluster was made."""
+    options = cast(Options, spec.own())
+    made = _made_with(spec.name)
+    return options.model_copy(
+        update={key: made[key] for key in account.VARIABLES if account.value(options, key) is None and made.get(key)}
+    )
+
+
+def _made_with(cluster: str) -> dict[str, Any]:
+    """The options that Terraform was last given."""
+    from hvdctl.cluster import Cluster
+    from hvdctl.terraform import variables
+
+    stored = variables(Cluster(cluster).terraform).get("options")
+    return stored if isinstance(stored, dict) else {}
 
 
 def _service(asking: Account) -> Service:

@@ -37,6 +37,12 @@ class Fault(BaseModel):
             raise ValueError(f"is not a regular expression ({error})") from None
         return given
 
+    @property
+    def shown(self) -> str:
+        """What it does, in a few words."""
+        done = self.model_dump(exclude_defaults=True, exclude={"method", "path", "times"})
+        return ", ".join(f"{key} {value}" for key, value in done.items()) or "nothing"
+
     def fits(self, method: str, path: str) -> bool:
         """Whether it is about this request; the path is what follows v4.0/."""
         return bool(re.fullmatch(self.method, method, re.IGNORECASE) and re.search(self.path, path))
@@ -59,6 +65,7 @@ class Faults:
         for place, (fault, left) in enumerate(self._left):
             if left and fault.fits(method, path):
                 self._left[place] = (fault, left - 1 if left > 0 else left)
+                self.say(f"fault: {method} {path}: {fault.shown}")
                 return fault
         return None
 

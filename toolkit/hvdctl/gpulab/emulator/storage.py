@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -14,6 +15,7 @@ from hvdctl.gpulab.emulator.workers import Worker
 PROJECT_GID = 20001
 ANTWERP = range(100, 200)
 _SCRATCH = "project_scratch"
+_making = threading.Lock()
 _AUTO = "PROJECT_SHARE_AUTO"
 
 
@@ -69,6 +71,12 @@ def _volume(host: str, job: Job, worker: Worker, folder: Path) -> Path:
 
 
 def _ensure(top: Path) -> None:
+    # Jobs start side by side, and each must find the folder as it is to be.
+    with _making:
+        _make(top)
+
+
+def _make(top: Path) -> None:
     if top.is_dir():
         return
     top.mkdir(parents=True)

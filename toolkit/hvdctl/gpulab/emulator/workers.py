@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hvdctl.errors import UsageError
 
 # Of each worker one instance of GPULab's software runs, and here all have the same name.
 INSTANCE = "emulator"
 _EXAMPLE = (
-    "for example: - {name: w1, cluster: 1, gpus: 4, cpus: 32, memory: 128, gpu_model: Tesla V100, gpu_memory: 32}"
+    "sizes in GB, for example: "
+    "- {name: w1, cluster: 1, gpus: 4, cpus: 32, memory: 128, gpu_model: V100, gpu_memory: 32, cuda: 12.4}"
 )
+
+
+def _version(value: object) -> object:
+    """YAML reads 12.2 as a number; 12 alone is its first release."""
+    text = str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return f"{text}.0" if isinstance(text, str) and text.isdecimal() else text
 
 
 class Worker(BaseModel):
@@ -28,7 +36,7 @@ class Worker(BaseModel):
     memory: int = Field(gt=0)
     gpu_model: str = "no GPU"
     gpu_memory: int = Field(0, ge=0)
-    cuda: str = Field("12.4", pattern=r"^\d+\.\d+$")
+    cuda: Annotated[str, BeforeValidator(_version)] = Field("12.4", pattern=r"^\d+\.\d+$")
 
     @property
     def cuda_major(self) -> int:
