@@ -65,6 +65,17 @@ def cluster(gpulab: Emulator, faults: Path, home: Path) -> Iterator[Jobs]:
     assert made.active() == {}
 
 
+@contextlib.contextmanager
+def apart(folder: Path, *words: str) -> Iterator[Jobs]:
+    """A cluster on an emulator of its own."""
+    faults = folder / "faults.json"
+    with (
+        emulator(folder / "emulator", "--faults", str(faults), *words) as gpulab,
+        cluster(gpulab, faults, folder / "home") as made,
+    ):
+        yield made
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Emulator, Path]]:
     folder = tmp_path_factory.mktemp("lab")
@@ -191,30 +202,22 @@ def test_more_jobs_than_a_user_may_run(hvdctl: Jobs, tmp_path: Path) -> None:
 
 def test_jobs_that_wait_stay_and_are_taken_by_the_next_up(tmp_path: Path) -> None:
     (tmp_path / "workers.yml").write_text(json.dumps(TINY))
-    words = ["--workers", str(tmp_path / "workers.yml"), "--faults", str(tmp_path / "faults.json")]
-    with (
-        emulator(tmp_path / "emulator", *words) as gpulab,
-        cluster(gpulab, tmp_path / "faults.json", tmp_path / "home") as hvdctl,
-    ):
-        blocker = gpulab.submit("sleep 600")
-        gpulab.reaches(blocker, "RUNNING")
+    with apart(tmp_path, "--workers", str(tmp_path / "workers.yml")) as hvdctl:
+        blocker = hvdctl.gpulab.submit("sleep 600")
+        hvdctl.gpulab.reaches(blocker, "RUNNING")
         told = hvdctl.up("--layout", "2x1", "--option", "wait=5 seconds", code=1)
         assert "1 of 2 jobs run; node" in told.err
         assert "is QUEUED: needs 1 GPU" in told.err
         waiting = hvdctl.active()
         assert len(waiting) == 2
         assert hvdctl("status", code=1).code == 1
-        gpulab("cancel", blocker)
+        hvdctl.gpulab("cancel", blocker)
         hvdctl.up("--layout", "2x1")
         assert hvdctl.active() == waiting
 
 
 def test_nodes_that_can_not_reach_each_other_are_a_matrix(tmp_path: Path) -> None:
-    words = ["--isolate", "--faults", str(tmp_path / "faults.json")]
-    with (
-        emulator(tmp_path / "emulator", *words) as gpulab,
-        cluster(gpulab, tmp_path / "faults.json", tmp_path / "home") as hvdctl,
-    ):
+    with apart(tmp_path, "--isolate") as hvdctl:
         told = hvdctl.up("--layout", "2x1", code=1)
         assert "2 of 2 connections that Horovod needs are blocked" in told.err
         assert "node0    -        blocked" in told.err
@@ -312,12 +315,8 @@ def test_a_bastion_with_another_key_is_refused(hvdctl: Jobs, tmp_path: Path) -> 
 
 def test_interrupted_while_jobs_wait(tmp_path: Path) -> None:
     (tmp_path / "workers.yml").write_text(json.dumps(TINY))
-    words = ["--workers", str(tmp_path / "workers.yml"), "--faults", str(tmp_path / "faults.json")]
-    with (
-        emulator(tmp_path / "emulator", *words) as gpulab,
-        cluster(gpulab, tmp_path / "faults.json", tmp_path / "home") as hvdctl,
-    ):
-        waiting = hvdctl.start("up", "--file", str(gpulab.told["spec"]), "--layout", "3x1", "--verbose")
+    with apart(tmp_path, "--workers", str(tmp_path / "workers.yml")) as hvdctl:
+        waiting = hvdctl.start("up", "--file", str(hvdctl.gpulab.told["spec"]), "--layout", "3x1", "--verbose")
         wait_for(lambda: len(hvdctl.active()) == 3, 60)
         time.sleep(6)
         waiting.send_signal(signal.SIGINT)

@@ -63,7 +63,7 @@ def test_workers_of_a_file(tmp_path: Path) -> None:
     [
         ("- {name: w1, cluster: 1, gpus: 0, cpus: 2, memory: 4, ram: 3}", "worker 1: ram: there is no such key"),
         ("- {name: w1, cluster: 1, gpus: -1, cpus: 2, memory: 4}", "worker 1: gpus: "),
-        ("- {cluster: 1, gpus: 1, cpus: 2, memory: 4}", "worker 1: name: Field required"),
+        ("- {cluster: 1, gpus: 1, cpus: 2, memory: 4}", "worker 1: name is missing"),
         ("- w1", "worker 1: all of it: "),
         ("{}", "it is not a list of workers"),
         ("[", "it is not YAML"),

@@ -69,10 +69,6 @@ class Service:
         """For a look that is not worth a long wait."""
         return cls(account, _QUICK_PAUSES, _QUICK_TIMEOUT)
 
-    def clusters(self) -> list[dict[str, Any]]:
-        found = self._json("GET", "clusters")
-        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
     def workers(self) -> list[dict[str, Any]]:
         found = self._json("GET", "slaves")
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

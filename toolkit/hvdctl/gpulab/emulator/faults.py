@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from hvdctl.errors import UsageError
+from hvdctl.gpulab.emulator.entries import entry
+
+_EXAMPLE = "for example: - {method: GET, path: ^jobs, status: 500}"
 
 
 class Fault(BaseModel):
@@ -92,10 +95,8 @@ def parse(file: Path) -> list[Fault]:
     if not listed:
         return []
     if not isinstance(listed, list):
-        raise UsageError(
-            f"--faults {file}: it is not a list", hint="for example: - {method: GET, path: ^jobs, status: 500}"
-        )
-    return [_fault(file, place, given) for place, given in enumerate(listed, 1)]
+        raise UsageError(f"--faults {file}: it is not a list", hint=_EXAMPLE)
+    return [entry(Fault, given, f"--faults {file}: entry {place}", _EXAMPLE) for place, given in enumerate(listed, 1)]
 
 
 def bent(data: Any, fault: Fault) -> Any:
@@ -118,17 +119,6 @@ def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
         mine = made.get(key)
         made[key] = _merged(mine, value) if isinstance(mine, dict) and isinstance(value, dict) else value
     return made
-
-
-def _fault(file: Path, place: int, given: object) -> Fault:
-    try:
-        return Fault.model_validate(given)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "all of it"
-        said = "there is no such key" if first["type"] == "extra_forbidden" else first["msg"]
-        known = ", ".join(Fault.model_fields)
-        raise UsageError(f"--faults {file}: entry {place}: {key}: {said}", hint=f"the keys are: {known}") from None
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:

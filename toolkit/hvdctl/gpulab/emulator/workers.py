@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from hvdctl.errors import UsageError
+from hvdctl.gpulab.emulator.entries import entry
 
 # Of each worker one instance of GPULab's software runs, and here all have the same name.
 INSTANCE = "emulator"
@@ -76,19 +77,10 @@ def read(file: Path | None) -> tuple[Worker, ...]:
         raise UsageError(f"--workers {file}: it is not YAML", hint=_EXAMPLE) from None
     if not isinstance(listed, list) or not listed:
         raise UsageError(f"--workers {file}: it is not a list of workers", hint=_EXAMPLE)
-    found = tuple(_worker(file, place, given) for place, given in enumerate(listed, 1))
+    found = tuple(
+        entry(Worker, given, f"--workers {file}: worker {place}", _EXAMPLE) for place, given in enumerate(listed, 1)
+    )
     names = [one.name for one in found]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"--workers {file}: two workers have the name {twice!r}", hint="give each a name of its own")
     return found
-
-
-def _worker(file: Path, place: int, given: object) -> Worker:
-    try:
-        return Worker.model_validate(given)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "all of it"
-        said = "there is no such key" if first["type"] == "extra_forbidden" else first["msg"]
-        known = ", ".join(Worker.model_fields)
-        raise UsageError(f"--workers {file}: worker {place}: {key}: {said}", hint=f"the keys are: {known}") from None
