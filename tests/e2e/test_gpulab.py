@@ -17,7 +17,7 @@ import pytest
 from hvdctl.gpulab.emulator import pki
 
 from .conftest import SCRIPTS, Hvdctl, Result, wait_for
-from .emulators import Emulator, emulator, plain_image
+from .emulators import Emulator, emulator, left, plain_image, start
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("plain_image")]
 __all__ = ["plain_image"]
@@ -325,3 +325,19 @@ def test_interrupted_while_jobs_wait(tmp_path: Path) -> None:
         assert "2 of 3 jobs run; node" in told
         assert "0 left" in hvdctl("down", "-y").out
         assert os.listdir(hvdctl.home) == []  # noqa: PTH208
+
+
+def test_what_a_killed_emulator_left_goes_with_down(tmp_path: Path) -> None:
+    folder = tmp_path / "emulator"
+    killed = start(folder)
+    assert killed.stdout
+    spec = json.loads(killed.stdout.readline())["spec"]
+    hvdctl = Hvdctl(tmp_path / "home")
+    hvdctl("up", "--file", spec, "--layout", "2x1")
+    killed.kill()
+    killed.wait(30)
+    assert len(left(folder)) == 3, "two jobs and their network"
+    told = hvdctl("status", code=1)
+    assert "the emulator has ended" in told.out
+    assert "0 left" in hvdctl("down", "-y").out
+    assert left(folder) == []

@@ -13,7 +13,7 @@ from hvdctl import overview, providers
 from hvdctl.cluster import Cluster, write
 from hvdctl.errors import PhaseError, UsageError
 from hvdctl.gpulab import login
-from hvdctl.gpulab.emulator import pki
+from hvdctl.gpulab.emulator import containers, pki
 from hvdctl.gpulab.emulator.workers import Worker
 from hvdctl.gpulab.job import NOT_WAITED
 from hvdctl.gpulab.options import seconds
@@ -268,13 +268,18 @@ def test_the_storage_of_a_cluster_that_was_up_is_told_as_kept(spec: Make) -> Non
     assert site.leftovers("demo") == ["storage /project_ghent/hvdctl/tester/demo of project demo"]
 
 
-def test_the_jobs_of_an_emulator_that_ended_are_gone(tmp_path: Path, keys: Path) -> None:
+def test_the_jobs_of_an_emulator_that_ended_are_gone(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with played(tmp_path / "gone") as lab:
         Cluster("demo").store_spec(maker(lab, keys)())
         submitted(lab, keys, Cluster("demo"), "node0")
         assert site.observe("demo")
     assert (site.observe("demo"), site.leftovers("demo"), site.clusters()) == ({}, [], [])
+    cleared: list[bool] = []
+    monkeypatch.setattr(containers, "clear_killed", lambda: cleared.append(True))
     site.sweep("demo", keep_data=False, step=Told())
+    assert cleared == [True], "one that was killed may have left containers"
     assert site.about("demo") == "GPULab, emulated: the emulator has ended, and its jobs with it"
 
 

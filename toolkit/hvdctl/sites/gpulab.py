@@ -26,7 +26,7 @@ from hvdctl.spec import masked
 if TYPE_CHECKING:
     from hvdctl.cluster import Cluster
     from hvdctl.gpulab.job import Job
-    from hvdctl.gpulab.service import Account, Service
+    from hvdctl.gpulab.service import Service
     from hvdctl.spec import Spec
 
 _IMAGE = re.compile(r"([\w.+-]+:[^@ ]+@)?([\w.-]+(:\d+)?/)?[a-z0-9._-]+(/[a-z0-9._-]+)*(:[\w.-]{1,127})?")
@@ -50,7 +50,7 @@ _HINTS = (
 
 def preflight(spec: Spec) -> None:
     """Raise where GPULab does not know the caller, or can't give what is asked."""
-    from hvdctl.gpulab.service import local
+    from hvdctl.gpulab.service import Service, local
 
     options = _options(spec)
     if spec.net is not None:
@@ -78,7 +78,7 @@ def preflight(spec: Spec) -> None:
         raise UsageError(
             f"options.known_hosts: there is no file {options.known_hosts}", hint="leave it out for your own"
         )
-    service = _service(asking)
+    service = Service(asking)
     _check_owner(spec.name, service.jobs())
     limits.workers(options, spec.gpus, service.workers())
 
@@ -144,19 +144,23 @@ def observe(cluster: str) -> dict[str, str]:
 
 
 def about(cluster: str) -> str:
-    from hvdctl.gpulab.service import ended, local
+    from hvdctl.gpulab.service import ended
 
-    options = _stored(cluster)
-    if options is None:
+    spec = _stored_spec(cluster)
+    if spec is None:
         return ""
+    options = _options(spec)
     if ended(account.of(options).server):
         return "GPULab, emulated: the emulator has ended, and its jobs with it"
-    workers = sorted({job.worker for job in _jobs(cluster) if job.worker and not job.gone})
-    on = f" on {', '.join(workers)}" if workers else ""
-    ends = f"jobs end {options.max_duration} after their start"
-    waits = f"; {queue}" if (queue := _queue(cast("Spec", _stored_spec(cluster)))) else ""
-    emulated = "; an emulator, its GPUs are only counted" if local(account.of(options).server) else ""
-    return f"GPULab{on}; {ends}{waits}{emulated}"
+    jobs = _jobs(cluster)
+    workers = sorted({job.worker for job in jobs if job.worker and not job.gone})
+    told = [
+        f"GPULab on {', '.join(workers)}" if workers else "GPULab",
+        f"jobs end {options.max_duration} after their start",
+        _queue(jobs, spec.nodes),
+        "an emulator, its GPUs are only counted" if emulated(spec) else "",
+    ]
+    return "; ".join(filter(None, told))
 
 
 def emulated(spec: Spec) -> bool:
@@ -182,6 +186,13 @@ def leftovers(cluster: str) -> list[str]:
 
 def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
     """Cancel all jobs of the cluster. What is on the project's storage is the project's, and stays."""
+    from hvdctl.gpulab.emulator import containers
+    from hvdctl.gpulab.service import ended
+
+    options = _stored(cluster)
+    if options is not None and ended(account.of(options).server):
+        containers.clear_killed()
+        return
     for service in _where(cluster, thorough=True):
         found = [job for job in _of(service, cluster) if not job.ended]
         step.update(f"{len(found)} jobs")
@@ -209,20 +220,24 @@ def clusters() -> list[str]:
 
 def _tell_of_the_queue(spec: Spec, step: Step, over: threading.Event) -> None:
     while not over.wait(_WATCH_EVERY):
-        told = _queue(spec)
+        told = _asked_queue(spec)
         if told and not over.is_set():
             step.update(told)
 
 
-def _queue(spec: Spec) -> str:
-    """Which jobs wait and why, in the service's own words; empty where none does, or it can't be asked."""
+def _asked_queue(spec: Spec) -> str:
     try:
-        found = sorted((job for job in _jobs(spec.name) if not job.gone), key=_node)
+        return _queue(_jobs(spec.name), spec.nodes)
     except HvdctlError:
         return ""  # Terraform says what is wrong
-    waiting = [job for job in found if job.status != RUNNING]
+
+
+def _queue(jobs: list[Job], nodes: int) -> str:
+    """Which jobs wait and why, in the service's own words; empty where none does."""
+    standing = sorted((job for job in jobs if not job.gone), key=_node)
+    waiting = [job for job in standing if job.status != RUNNING]
     why = [f"{_node(job)} is {job.status}" + (f": {job.why}" if job.why else "") for job in waiting]
-    return f"{len(found) - len(waiting)} of {spec.nodes} jobs run; {'; '.join(why)}" if why else ""
+    return f"{len(standing) - len(waiting)} of {nodes} jobs run; {'; '.join(why)}" if why else ""
 
 
 def _short(spec: Spec, error: PhaseError) -> str:
@@ -230,7 +245,7 @@ def _short(spec: Spec, error: PhaseError) -> str:
     causes = [told for told in error.errors if NOT_WAITED not in told]
     if not causes:
         return error.message
-    if all(re.search(_WAITED, told) for told in causes) and (queue := _queue(spec)):
+    if all(re.search(_WAITED, told) for told in causes) and (queue := _asked_queue(spec)):
         return f"GPULab did not start all jobs within {_options(spec).wait} s: {queue}"
     return "; ".join(causes[:_MOST_CAUSES])
 
@@ -290,12 +305,6 @@ def _made_with(cluster: str) -> dict[str, Any]:
 
     stored = variables(Cluster(cluster).terraform).get("options")
     return stored if isinstance(stored, dict) else {}
-
-
-def _service(asking: Account) -> Service:
-    from hvdctl.gpulab.service import Service
-
-    return Service(asking)
 
 
 def _where(cluster: str, *, thorough: bool = False) -> Iterator[Service]:

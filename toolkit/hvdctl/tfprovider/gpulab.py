@@ -123,14 +123,7 @@ class HvdGpulabJob(EngineResource):
         except HvdctlError:
             gpulab.failed.set()
             raise
-        return {
-            **planned,
-            "id": job.uuid,
-            "private_address": told.address,
-            "host_key": told.host_key,
-            "user_key": told.user_key,
-            **_place(job),
-        }
+        return {**planned, "id": job.uuid, **_said(told), **_place(job)}
 
     def look(self, current: State) -> State | None:
         """The job as it stands; None where it ended in whatever way, so that it is submitted anew."""
@@ -156,16 +149,8 @@ class HvdGpulabJob(EngineResource):
         if job is None or named is None or told is None:
             return None
         known = {attribute.name: None for attribute in self.get_schema().attributes}
-        return {
-            **known,
-            "cluster": named.cluster,
-            "name": named.node,
-            "id": job.uuid,
-            "private_address": told.address,
-            "host_key": told.host_key,
-            "user_key": told.user_key,
-            **_place(job),
-        }
+        whose = {"cluster": named.cluster, "name": named.node, "id": job.uuid}
+        return {**known, **whose, **_said(told), **_place(job)}
 
     def _running(self, job: Job) -> Job:
         """The job when it runs; an error with the service's own words where it ended or waits for too long."""
@@ -233,6 +218,10 @@ def _wanted(planned: State) -> Wanted:
         max_duration=planned["max_duration"],
         reservations=tuple(planned["reservations"] or ()),
     )
+
+
+def _said(told: Told) -> dict[str, str]:
+    return {"private_address": told.address, "host_key": told.host_key, "user_key": told.user_key}
 
 
 def _place(job: Job) -> dict[str, Any]:

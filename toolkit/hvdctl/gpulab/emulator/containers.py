@@ -223,3 +223,29 @@ def _published(job: Job, container: Container) -> list[PortMapping]:
             )
         )
     return mapped
+
+
+def clear_killed() -> None:
+    """Remove what emulators that were killed left on this machine's engine."""
+    from docker.errors import APIError
+
+    client = engine.client()
+    try:
+        found: list[Any] = client.containers.list(all=True, filters={"label": PID_LABEL}, ignore_removed=True)
+        for container in (one for one in found if not _runs(one.labels[PID_LABEL])):
+            container.remove(force=True, v=True)
+        for network in client.networks.list(filters={"label": PID_LABEL}):
+            if not _runs(network.attrs["Labels"][PID_LABEL]):
+                network.remove()
+    except APIError as error:
+        raise engine.describe(error) from error
+    finally:
+        client.close()
+
+
+def _runs(pid: str) -> bool:
+    """Whether an emulator has this number, which another process may have by now."""
+    try:
+        return b"emulate" in Path(f"/proc/{int(pid)}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return False
