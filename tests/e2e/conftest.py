@@ -132,6 +132,13 @@ def interrupt(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def ctrl_c() -> None:
+    """In the background of a script Ctrl-C is ignored, also by all that is started there; here it must not be."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def built() -> None:
     """The image that clusters run; minutes on a new machine, else at once."""
     images.build("pytorch", Silent())
