@@ -103,7 +103,8 @@ def test_four_jobs_of_one_gpu(hvdctl: Jobs) -> None:
         told = hvdctl("run", "--launcher", launcher, "--", "python", "allreduce.py").out
         assert told.count(f"sum 10 of 4 by {backend}") == 4
     assert "an emulator, its GPUs are only counted" in hvdctl("status").out
-    assert "12 of 12 pairs of nodes reach each other" in hvdctl("check").out
+    # Its other lines are about this machine, which may be busy.
+    assert "12 of 12 pairs of nodes reach each other" in hvdctl("check", code=None).out
 
     # A job that is cancelled behind Terraform's back is drift.
     before = hvdctl.ids()
