@@ -19,6 +19,7 @@ from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, UsageError
 
 LOST = 255
+_ATTEMPT = 15.0
 
 # Seconds, half of it to all of it, before a login that was cut is tried again: sshd lets few be at their start at once.
 PAUSES = (0.5, 1.0, 2.0, 4.0, 6.0)
@@ -152,7 +153,8 @@ def _greeted(cluster: Cluster, node: Node, deadline: float) -> str | None:
 
 def _admitted(cluster: Cluster, node: Node, deadline: float) -> str | None:
     while True:
-        left = max(1.0, deadline - time.monotonic())
+        # Not all of it for one attempt: a login may be stuck on its way.
+        left = max(1.0, min(_ATTEMPT, deadline - time.monotonic()))
         try:
             done = capture(argv(cluster, node.name, ["true"]), timeout=left)
         except subprocess.TimeoutExpired:
