@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hvdctl import engine, images
+from hvdctl import engine, images, qemu
 
 from .conftest import Hvdctl, wait_for
 from .emulators import emulator
@@ -25,7 +25,7 @@ REGISTRY = Path(sys.prefix) / "registry" / "usr" / "bin" / "docker-registry"
 def registry(folder: Path, **more: object) -> Iterator[str]:
     """The address of a registry that ends with the block."""
     assert REGISTRY.exists(), f"there is no registry at {REGISTRY}; `make e2e` unpacks it there"
-    port = _free_port()
+    port = qemu.free_port()
     config = {
         "version": "0.1",
         "storage": {"filesystem": {"rootdirectory": str(folder / "images")}},
@@ -99,10 +99,3 @@ def _image(hvdctl: Hvdctl, *words: str) -> subprocess.CompletedProcess[str]:
         timeout=600,
         check=False,
     )
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

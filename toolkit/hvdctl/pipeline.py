@@ -132,15 +132,15 @@ def down(
             _collect(cluster, step)
         with progress.phase("Removing") as step:
             failed = handover.undo(cluster, keep_data, step) or (None if force else _destroy(cluster, keep_data, step))
-            silent = [why for provider in sites if (why := _sweep(provider, name, keep_data, force, step))]
+            silent = {one.name: why for one in sites if (why := _sweep(one, name, keep_data, force, step))}
         if failed and not verify:
             raise failed
-        asked = [provider for provider in sites if not any(why.startswith(f"{provider.name}: ") for why in silent)]
+        asked = [provider for provider in sites if provider.name not in silent]
         left = [thing for provider in asked for thing in provider.site.leftovers(name)] if verify else []
         # The storage of a project is not ours to remove.
         kept = [thing for thing in left if thing.startswith("storage ") or (keep_data and thing.startswith("volume "))]
         # A machine that is dead for good must not keep its cluster for ever.
-        given_up = [*silent, *(thing for thing in left if force and thing.startswith("host "))]
+        given_up = [*silent.values(), *(thing for thing in left if force and thing.startswith("host "))]
         left = [thing for thing in left if thing not in (*kept, *given_up)]
         if not left:
             cluster.remove()
