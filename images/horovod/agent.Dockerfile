@@ -1,9 +1,10 @@
-# The last layer of a node's image: code that changes often, on top of what takes minutes to compile.
+# The last layer of a node's image: code that changes often, on top of what takes minutes to make.
 ARG RUNTIME
 FROM ${RUNTIME}
 
 USER root
-COPY agent/ /opt/hvdctl/agent/
-COPY hvd-agent /usr/local/bin/hvd-agent
-RUN chmod -R go-w /opt/hvdctl/agent && python3 -m compileall -q /opt/hvdctl/agent
+COPY root/ /
+RUN chmod -R go-w /opt/hvdctl && chmod 0755 /usr/local/bin/hvd-* \
+ && python3 -m compileall -q /opt/hvdctl/agent /opt/hvdctl/lib \
+ && echo /opt/hvdctl/lib > "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/hvdctl.pth"
 USER hvd

@@ -28,7 +28,8 @@ each = pytest.mark.parametrize(("path", "command"), [pytest.param(*one, id=" ".j
 
 def test_the_verbs_of_the_design_are_there() -> None:
     wanted = (
-        "init schema plan up scale down status list check ssh run exec jobs logs cancel push pull bench predict tune"
+        "init schema plan up scale down status top list check ssh jupyter run exec jobs logs cancel push pull bench "
+        "predict tune"
     )
     below = {("image", "build"), ("image", "list"), ("report", "list"), ("report", "open"), ("bench", "compare")}
     assert {(verb,) for verb in wanted.split()} | below <= set(KNOWN)

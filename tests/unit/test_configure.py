@@ -59,13 +59,22 @@ def ready(cluster: Cluster, fake_nodes: Path) -> dict[str, Any]:
     write(cluster.inventory, yaml.safe_dump(hosts, sort_keys=False))
     (fake_nodes / "apply.json").write_text('{"changed": true}')
     (fake_nodes / "verify.json").write_text('{"ok": true, "problems": []}')
-    return {"node_bundle": "PACKED+FILES==", "verify_nonce": "n1", "verify_rate": 10**9}
+    (fake_nodes / "jupyter.json").write_text('{"changed": true, "installed": true}')
+    facts = cluster.folder / "facts.json"
+    write(facts, '{"env": {"KEY": "secret-of-the-user"}}')
+    return {
+        "node_bundle": "PACKED+FILES==",
+        "verify_nonce": "n1",
+        "verify_rate": 10**9,
+        "jupyter_wanted": True,
+        "jupyter_facts": str(facts),
+    }
 
 
 @needs_python
 def test_every_node_is_given_its_files_and_verified(cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]) -> None:
     told: list[str] = []
-    assert configure.play(cluster, "up.yml", ready, told.append) == 2
+    assert configure.play(cluster, "up.yml", ready, told.append) == 3
     assert "node : Apply the cluster's host names, known hosts and hostfile" in told
     for node in ("node0", "node1"):
         assert (fake_nodes / f"apply.request.{node}").read_text() == "PACKED+FILES==\n"
@@ -78,6 +87,32 @@ def test_every_node_is_given_its_files_and_verified(cluster: Cluster, fake_nodes
     }
     log = cluster.log("ansible").read_text()
     assert "PLAY RECAP" in log
+
+
+@needs_python
+def test_jupyter_is_started_on_the_head_alone_and_what_it_is_told_is_in_no_file(
+    cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]
+) -> None:
+    configure.play(cluster, "up.yml", ready, lambda _: None)
+    assert json.loads((fake_nodes / "jupyter.request.node0").read_text()) == {"env": {"KEY": "secret-of-the-user"}}
+    assert not (fake_nodes / "jupyter.request.node1").exists()
+    facts = Path(ready["jupyter_facts"])
+    for file in (one for one in cluster.folder.rglob("*") if one.is_file() and one != facts):
+        assert b"secret-of-the-user" not in file.read_bytes(), file
+
+
+@needs_python
+def test_a_jupyter_that_does_not_start_tells_why(cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]) -> None:
+    (fake_nodes / "jupyter.json").write_text('{"error": "the share is full"}')
+    (fake_nodes / "jupyter.code").write_text("2")
+    with pytest.raises(PhaseError, match="the share is full"):
+        configure.play(cluster, "up.yml", ready, lambda _: None)
+
+
+@needs_python
+def test_without_jupyter_it_is_ended(cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]) -> None:
+    configure.play(cluster, "up.yml", ready | {"jupyter_wanted": False}, lambda _: None)
+    assert (fake_nodes / "jupyter.words.node0").read_text() == "stop\n"
 
 
 @needs_python
@@ -105,7 +140,7 @@ def test_a_login_that_a_crowded_server_cuts_is_tried_again(
     cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]
 ) -> None:
     (fake_nodes / "cut.node1").touch()
-    assert configure.play(cluster, "up.yml", ready, lambda _: None) == 2
+    assert configure.play(cluster, "up.yml", ready, lambda _: None) == 3
     assert not (fake_nodes / "cut.node1").exists()
 
 

@@ -23,19 +23,25 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "agent" / "sub").mkdir(parents=True)
     (tmp_path / "agent" / "__main__.py").write_text("print('one')\n")
     (tmp_path / "agent" / "sub" / "part.py").write_text("x = 1\n")
+    for file in ("hvd_cluster/__init__.py", "hvdctl/errors.py", "hvdctl/bench/fit.py", "hvdctl/cli/up.py"):
+        (tmp_path / "library" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "library" / file).write_text("y = 1\n")
+    shutil.copytree(paths.asset("examples", "notebooks"), tmp_path / "examples" / "notebooks")
     monkeypatch.setattr(paths, "asset", lambda *parts: tmp_path.joinpath(*parts))
     monkeypatch.setattr(paths, "agent", lambda: tmp_path / "agent")
+    monkeypatch.setattr(paths, "library", lambda: tmp_path / "library")
     monkeypatch.setenv("HVDCTL_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
 def changed(tree: Path, path: str, edit: Callable[[str], str] = lambda text: text + "\n# changed\n") -> set[str]:
-    """Which of the four names change with an edit of one file."""
+    """Which of the six names change with an edit of one file."""
 
     def names() -> dict[str, str]:
         found = {}
         for framework in images.FRAMEWORKS:
-            found[f"{framework} node"] = images.reference(framework)
+            found[f"{framework} node"] = images.reference(framework, jupyter=False)
+            found[f"{framework} lab"] = images.reference(framework)
             found[f"{framework} compiled"] = images.compiled_reference(framework)
         return found
 
@@ -46,18 +52,21 @@ def changed(tree: Path, path: str, edit: Callable[[str], str] = lambda text: tex
     return {name for name in before if before[name] != after[name]}
 
 
-ALL = {f"{framework} {kind}" for framework in images.FRAMEWORKS for kind in ("node", "compiled")}
-NODES = {"pytorch node", "tensorflow node"}
+ALL = {f"{framework} {kind}" for framework in images.FRAMEWORKS for kind in ("node", "lab", "compiled")}
+LABS = {"pytorch lab", "tensorflow lab"}
+NODES = {"pytorch node", "tensorflow node"} | LABS
 
 
 @pytest.mark.parametrize("framework", images.FRAMEWORKS)
 def test_the_name_tells_the_framework_and_a_digest(framework: str) -> None:
-    assert re.fullmatch(rf"hvdctl/horovod:{framework}-[0-9a-f]{{12}}", images.reference(framework))
+    assert re.fullmatch(rf"hvdctl/jupyter:{framework}-[0-9a-f]{{12}}", images.reference(framework))
     assert images.reference(framework) == images.reference(framework)
+    bare = images.reference(framework, jupyter=False)
+    assert re.fullmatch(rf"hvdctl/horovod:{framework}-[0-9a-f]{{12}}", bare)
 
 
 def test_the_cuda_variant_has_a_name_of_its_own() -> None:
-    assert re.fullmatch(r"hvdctl/horovod:tensorflow-cuda12\.2-[0-9a-f]{12}", images.reference("tensorflow", "12.2"))
+    assert re.fullmatch(r"hvdctl/jupyter:tensorflow-cuda12\.2-[0-9a-f]{12}", images.reference("tensorflow", "12.2"))
 
 
 @pytest.mark.parametrize(
@@ -73,10 +82,25 @@ def test_the_cuda_variant_has_a_name_of_its_own() -> None:
         "agent/new.py",
         "images/horovod/hvd-agent",
         "images/horovod/agent.Dockerfile",
+        "library/hvd_cluster/__init__.py",
     ],
 )
 def test_agent_and_base_change_the_node_but_not_what_is_compiled(tree: Path, path: str) -> None:
     assert changed(tree, path) == NODES
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "images/jupyter/Dockerfile",
+        "images/jupyter/server_config.py",
+        "library/hvdctl/errors.py",
+        "library/hvdctl/bench/fit.py",
+        "examples/notebooks/hello.ipynb",
+    ],
+)
+def test_what_is_for_notebooks_changes_nothing_where_there_is_no_jupyter(tree: Path, path: str) -> None:
+    assert changed(tree, path) == LABS
 
 
 @pytest.mark.parametrize(
@@ -93,7 +117,15 @@ def test_sources_of_the_compile_change_everything(tree: Path, path: str) -> None
 
 
 @pytest.mark.parametrize(
-    "path", ["images/base/README.md", "images/horovod/README.md", "images/versions.toml", "images/cuda/Dockerfile"]
+    "path",
+    [
+        "images/base/README.md",
+        "images/horovod/README.md",
+        "images/jupyter/README.md",
+        "images/versions.toml",
+        "images/cuda/Dockerfile",
+        "library/hvdctl/cli/up.py",
+    ],
 )
 def test_words_for_people_and_other_variants_change_nothing(tree: Path, path: str) -> None:
     assert changed(tree, path) == set()
@@ -110,8 +142,9 @@ def test_compiled_python_changes_nothing(tree: Path) -> None:
         ('horovod]\nversion = "0.28.1"', 'horovod]\nversion = "0.28.2"', ALL),
         ('suite = "bookworm"', 'suite = "trixie"', ALL),
         ('psutil = "7.2.2"', 'psutil = "7.2.3"', ALL),
-        ('torch = "2.13.0+cpu"', 'torch = "2.14.0+cpu"', {"pytorch node", "pytorch compiled"}),
-        ('keras = "2.15.0"', 'keras = "2.15.9"', {"tensorflow node", "tensorflow compiled"}),
+        ('jupyterlab = "4.6.6"', 'jupyterlab = "4.6.7"', LABS),
+        ('torch = "2.13.0+cpu"', 'torch = "2.14.0+cpu"', {"pytorch node", "pytorch lab", "pytorch compiled"}),
+        ('keras = "2.15.0"', 'keras = "2.15.9"', {"tensorflow node", "tensorflow lab", "tensorflow compiled"}),
         ('torch = "2.13.0+cu130"', 'torch = "2.13.0+cu131"', set()),
     ],
 )

@@ -105,10 +105,10 @@ def test_what_a_killed_build_left_is_removed_and_what_others_make_is_not(made: E
 def test_lower_layers_whose_name_was_pruned_come_from_the_nodes_image(made: Engine) -> None:
     names = images.plan_of("pytorch", None).names
     build()
-    made.names.remove(names["runtime"])
+    made.names.remove(names["lab"])
     vmimage.image("pytorch").disk.unlink()
     build()
-    assert made.saved == [names["runtime"], names["horovod"]]
+    assert made.saved == [names["lab"], names["jupyter"]]
 
 
 def test_an_image_stays_while_a_disk_is_based_on_it(made: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

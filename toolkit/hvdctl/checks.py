@@ -158,7 +158,7 @@ def _engine() -> str:
 
 
 def _image(spec: Spec, provider: providers.Provider) -> Check:
-    wanted = spec.image if spec.image != "auto" else images.reference(spec.framework, images.cuda_for(spec))
+    wanted = images.for_spec(spec)
     there = any(wanted in image.tags for image in engine.client().images.list())
     if there:
         return Check("image", "ok", wanted)

@@ -1,9 +1,10 @@
 """The container images: what they are called, which of them are there, and how the missing ones are made.
 
-    debian ─┬─ base ──────────────────────────────────┬─ runtime ── horovod (the agent on top, seconds)
-            └─ compiled (a framework, Horovod; minutes) ─┘
+    debian ─┬─ base ──────────────────────────────────┬─ runtime ─┬─ horovod (the agent on top, seconds)
+            └─ compiled (a framework, Horovod; minutes) ─┘         └─ lab (JupyterLab) ── jupyter (the same on top)
 
-Each is named by a digest of what goes into it, so an image that exists is an image that is right.
+Nodes run `jupyter`, or `horovod` where the spec leaves JupyterLab out. Each is named by a digest of what goes into it,
+so an image that exists is an image that is right.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from hvdctl import debian, engine, paths, providers, wheels
+from hvdctl import debian, engine, nodefiles, paths, providers, wheels
 from hvdctl.errors import HvdctlError
 from hvdctl.imagebuild import Builder, Content
 from hvdctl.progress import Progress
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from hvdctl.spec import Spec
 
 FRAMEWORKS = wheels.FRAMEWORKS
+# The files of images/jupyter that make the lab; the others are of the last layer.
+_LAB = ("Dockerfile", "trim.sh")
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,16 @@ class Installed:
     current: bool
 
 
-def reference(framework: str, cuda: str | None = None) -> str:
+def reference(framework: str, cuda: str | None = None, *, jupyter: bool = True) -> str:
     """The name of the nodes' image. It changes exactly when something that goes into the image does."""
-    return plan_of(framework, cuda).names["horovod"]
+    return plan_of(framework, cuda).names[_node(jupyter)]
+
+
+def for_spec(spec: Spec) -> str:
+    """The name of the image that the nodes of a spec run."""
+    if spec.image != "auto":
+        return spec.image
+    return reference(spec.framework, cuda_for(spec), jupyter=spec.jupyter)
 
 
 def cuda_for(spec: Spec) -> str | None:
@@ -70,11 +80,13 @@ def compiled_reference(framework: str, cuda: str | None = None) -> str:
     return plan_of(framework, cuda).names["compiled"]
 
 
-def build(framework: str, progress: Progress, *, cuda: str | None = None, rebuild: bool = False) -> Built:
+def build(
+    framework: str, progress: Progress, *, cuda: str | None = None, jupyter: bool = True, rebuild: bool = False
+) -> Built:
     """Make what is missing of the image, or all of it anew with `rebuild`; at once when nothing is."""
     started = time.monotonic()
     plan = plan_of(framework, cuda)
-    wanted = plan.names["horovod"]
+    wanted = plan.names[_node(jupyter)]
     # A compiler may be silent for minutes; an engine that is lost ends the connection anyway.
     client = engine.client(timeout=3600)
     try:
@@ -82,7 +94,7 @@ def build(framework: str, progress: Progress, *, cuda: str | None = None, rebuil
         if rebuild or not client.images.list(wanted):
             with turn(progress):
                 if rebuild or not client.images.list(wanted):
-                    _build_missing(client, plan, progress, rebuild)
+                    _build_missing(client, plan, progress, jupyter, rebuild)
                     made = True
         return Built(wanted, str(client.images.get(wanted).id), time.monotonic() - started, made)
     finally:
@@ -145,6 +157,7 @@ class Plan:
     cuda: dict[str, Any] | None
     versions: dict[str, Any]
     pins: wheels.Pins
+    lab: wheels.Pins
     sources: dict[str, dict[str, Content]]
     names: dict[str, str]
 
@@ -155,9 +168,12 @@ def plan_of(framework: str, cuda: str | None) -> Plan:
     variant = None if cuda is None else wheels.cuda_variant(framework, cuda)
     title = framework if cuda is None else f"{framework}-cuda{cuda}"
     suite = known["debian"]["suite"]
-    sources = {folder: _files(folder) for folder in ("debian", "base", "cuda", "vm")}
-    sources |= _steps(_files("horovod"))
-    sources["horovod"] |= _agent()
+    sources = {folder: nodefiles.folder(folder) for folder in ("debian", "base", "cuda", "vm")}
+    sources |= _steps(nodefiles.folder("horovod"))
+    sources["lab"] = {name: content for name, content in nodefiles.folder("jupyter").items() if name in _LAB}
+    sources["horovod"] = nodefiles.horovod()
+    sources["jupyter"] = nodefiles.jupyter(framework)
+    lab = wheels.lab()
 
     # Each digest covers what lies below its image.
     names = {}
@@ -171,19 +187,22 @@ def plan_of(framework: str, cuda: str | None) -> Plan:
     names["compiled"] = f"hvdctl/compiled:{title}-{compiled}"
     names["runtime"] = f"hvdctl/runtime:{title}-{_digest(names['base'], compiled, sources['runtime'])}"
     names["horovod"] = f"hvdctl/horovod:{title}-{_digest(names['runtime'], sources['horovod'])}"
-    return Plan(framework, variant, known, pins, sources, names)
+    names["lab"] = f"hvdctl/lab:{title}-{_digest(names['runtime'], lab.digest, sources['lab'])}"
+    names["jupyter"] = f"hvdctl/jupyter:{title}-{_digest(names['lab'], sources['jupyter'])}"
+    return Plan(framework, variant, known, pins, lab, sources, names)
 
 
-def _build_missing(client: DockerClient, plan: Plan, progress: Progress, rebuild: bool) -> None:
-    names, sources = plan.names, plan.sources
-    log = paths.cache() / "logs" / f"image-{names['horovod'].rsplit(':', 1)[1]}.log"
+def _build_missing(client: DockerClient, plan: Plan, progress: Progress, jupyter: bool, rebuild: bool) -> None:
+    names, sources, node = plan.names, plan.sources, _node(jupyter)
+    log = paths.cache() / "logs" / f"image-{names[node].rsplit(':', 1)[1]}.log"
     builder = Builder(client, log, {"hvdctl.framework": plan.framework}, fresh=rebuild)
 
     def missing(kind: str) -> bool:
         return rebuild or not client.images.list(names[kind])
 
     # An image that exists needs nothing below it any more.
-    runtime = missing("runtime")
+    lab = jupyter and missing("lab")
+    runtime = (lab or not jupyter) and missing("runtime")
     base = runtime and missing("base")
     compiled = runtime and missing("compiled")
     if (base or compiled) and missing("debian"):
@@ -198,9 +217,11 @@ def _build_missing(client: DockerClient, plan: Plan, progress: Progress, rebuild
         with progress.phase("Runtime image") as step:
             arguments = {"BASE": names["base"], "COMPILED": names["compiled"]}
             builder.build(names, "runtime", sources["runtime"], arguments, step, "runtime.Dockerfile")
+    if lab:
+        _install_lab(builder, plan, progress)
     with progress.phase("Node image") as step:
-        arguments = {"RUNTIME": names["runtime"]}
-        builder.build(names, "horovod", sources["horovod"], arguments, step, "agent.Dockerfile")
+        arguments = {"RUNTIME": names["lab" if jupyter else "runtime"]}
+        builder.build(names, node, sources[node], arguments, step, "agent.Dockerfile")
     # The build stage, and images that have just lost their names to new ones.
     client.images.prune(filters={"dangling": True, "label": "hvdctl.image"})
 
@@ -241,38 +262,31 @@ def _compile(builder: Builder, plan: Plan, progress: Progress) -> None:
         builder.build(names, "compiled", context, arguments, step)
 
 
+def _install_lab(builder: Builder, plan: Plan, progress: Progress) -> None:
+    with progress.phase("JupyterLab's packages") as step:
+        house = wheels.wheelhouse(plan.lab, builder.teller(step))
+        step.update(f"{len(list(house.iterdir()))} files")
+    context: dict[str, Content] = {
+        **plan.sources["lab"],
+        "requirements.txt": "\n".join(plan.lab.packages).encode(),
+        **{f"wheels/{path.name}": path for path in sorted(house.iterdir())},
+    }
+    with progress.phase("JupyterLab") as step:
+        builder.build(plan.names, "lab", context, {"RUNTIME": plan.names["runtime"]}, step)
+
+
+def _node(jupyter: bool) -> str:
+    return "jupyter" if jupyter else "horovod"
+
+
 def _steps(files: dict[str, Content]) -> dict[str, dict[str, Content]]:
     """The files of images/horovod by the step that they go into: the compile, unless they are named here."""
-    later = {
-        "describe.py": "runtime",
-        "runtime.Dockerfile": "runtime",
-        "agent.Dockerfile": "horovod",
-        "hvd-agent": "horovod",
-    }
-    steps: dict[str, dict[str, Content]] = {"compiled": {}, "runtime": {}, "horovod": {}}
+    later = {"describe.py": "runtime", "runtime.Dockerfile": "runtime", "agent.Dockerfile": "", "hvd-agent": ""}
+    steps: dict[str, dict[str, Content]] = {"compiled": {}, "runtime": {}, "": {}}
     for name, content in files.items():
         steps[later.get(name, "compiled")][name] = content
+    del steps[""]  # of the last layer, which nodefiles.py puts together
     return steps
-
-
-def _agent() -> dict[str, Content]:
-    """The code for nodes, whatever files it has."""
-    root = paths.agent()
-    found: dict[str, Content] = {
-        f"agent/{path.relative_to(root).as_posix()}": path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    return {"agent/.keep": b"", **found}
-
-
-def _files(folder: str) -> dict[str, Content]:
-    """Name -> bytes of an image's folder, without what is only for people."""
-    return {
-        path.name: path.read_bytes()
-        for path in sorted(paths.asset("images", folder).iterdir())
-        if path.is_file() and path.suffix != ".md"
-    }
 
 
 def _digest(*parts: Any) -> str:

@@ -74,9 +74,14 @@ def request(
         "hosts": hosts,
         "env": {**(profile.env() if profile else {}), **spec.env, **(job.env or {})},
         "workdir": remote_dir,
-        "interface": "eth0" if nodes[0].kind == "container" and nodes[0].host_key is None else None,
+        "interface": interface(nodes),
         "threads": job.threads or tuned or max(1, int(cpus / most)),
     }
+
+
+def interface(nodes: Sequence[Node]) -> str | None:
+    """The device on the cluster's network where it is known; else the head looks for it."""
+    return "eth0" if nodes[0].kind == "container" and nodes[0].host_key is None else None
 
 
 def prepare(cluster: Cluster, job: Job) -> Request:

@@ -15,7 +15,7 @@ _PACKAGE = Path(__file__).parent
 
 
 def asset(*parts: str) -> Path:
-    """A file or folder of infra/, playbooks/ or images/, in the wheel or in the source tree."""
+    """A file or folder of infra/, playbooks/, images/ or examples/notebooks/, in the wheel or in the source tree."""
     bundled = _PACKAGE / "assets"
     root = bundled if bundled.is_dir() else _PACKAGE.parents[1]
     return root.joinpath(*parts)
@@ -24,6 +24,11 @@ def asset(*parts: str) -> Path:
 def agent() -> Path:
     """The code that runs on the nodes."""
     return _PACKAGE / "agent"
+
+
+def library() -> Path:
+    """The folder of the packages that notebooks and ranks import on the nodes: this one, and hvd_cluster."""
+    return _PACKAGE.parent
 
 
 def home() -> Path:

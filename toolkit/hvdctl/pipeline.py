@@ -18,6 +18,7 @@ from hvdctl import (
     images,
     inventory,
     jobs,
+    jupyter,
     links,
     machines,
     overview,
@@ -48,6 +49,7 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
     not_given_back: list[str] = field(default_factory=list)
     """Machines that left the cluster and could not be cleared, with the reason."""
+    jupyter: bool = False
 
     def data(self) -> dict[str, Any]:
         return {
@@ -58,6 +60,7 @@ class Report:
             "link": asdict(self.link) if self.link else None,
             "seconds": {phase: round(seconds, 2) for phase, seconds in self.seconds.items()},
             "not_given_back": self.not_given_back,
+            "jupyter": self.jupyter,
         }
 
 
@@ -109,7 +112,7 @@ def up(spec: Spec, progress: Progress, ask: guards.Ask = guards.refuse) -> Repor
         nodes = cluster.nodes()
         configured = _configure(cluster, spec, image, progress, seconds)
         measured = _link(cluster, spec, progress, seconds)
-        return Report(spec.name, nodes, _told(outcome), configured, measured, seconds, not_given_back)
+        return Report(spec.name, nodes, _told(outcome), configured, measured, seconds, not_given_back, spec.jupyter)
 
 
 def down(
@@ -131,6 +134,7 @@ def down(
         with progress.phase("Collecting results") as step:
             _collect(cluster, step)
         with progress.phase("Removing") as step:
+            jupyter.close(cluster)
             failed = handover.undo(cluster, keep_data, step) or (None if force else _destroy(cluster, keep_data, step))
             silent = {one.name: why for one in sites if (why := _sweep(one, name, keep_data, force, step))}
         if failed and not verify:
@@ -184,14 +188,10 @@ def image(cluster: Cluster) -> dict[str, str | None]:
     return {"reference": masked(reference), "id": images.identity(reference)}
 
 
-def _reference(spec: Spec) -> str:
-    return spec.image if spec.image != "auto" else images.reference(spec.framework, images.cuda_for(spec))
-
-
 def _image(spec: Spec, progress: Progress, seconds: dict[str, float]) -> str:
     if spec.image != "auto":
         return spec.image
-    built = images.build(spec.framework, progress, cuda=images.cuda_for(spec))
+    built = images.build(spec.framework, progress, cuda=images.cuda_for(spec), jupyter=spec.jupyter)
     seconds["image"] = built.seconds
     return built.reference
 
@@ -215,7 +215,7 @@ def _held(cluster: Cluster) -> Iterator[None]:
 
 def _planned(cluster: Cluster, spec: Spec, terraform: Terraform, progress: Progress) -> Outcome:
     with progress.phase("Planning"), _hinted(spec):
-        return terraform.plan(_variables(cluster, spec, _reference(spec)))
+        return terraform.plan(_variables(cluster, spec, images.for_spec(spec)))
 
 
 @contextmanager
@@ -249,8 +249,10 @@ def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, sec
     write(cluster.inventory, yaml.safe_dump(hosts, sort_keys=False))
     bundle = inventory.packed(inventory.bundle(cluster.name, nodes, host_keys, cluster.key().public))
     variables = {"node_bundle": bundle, "verify_rate": spec.net, **machines.variables(cluster, spec, nodes, image)}
+    told = jupyter.write_facts(cluster, spec, nodes, image)
+    variables |= {"jupyter_wanted": spec.jupyter, "jupyter_facts": str(told)}
     ids = [node.id for node in nodes]
-    wanted = digest(json.dumps(hosts), json.dumps(variables), paths.asset("playbooks"), ids)
+    wanted = digest(json.dumps(hosts), json.dumps(variables), paths.asset("playbooks"), ids, told)
     if cluster.record("configure").get("digest") == wanted and not cluster.record("relink"):
         return False
     cluster.forget("configure")

@@ -178,6 +178,7 @@ class Spec(BaseModel):
     share: Annotated[str, BeforeValidator(_check_share)] = Field(
         "auto", description="What is at /shared on every node; auto: a volume of its own, or a folder's path."
     )
+    jupyter: bool = Field(True, description="JupyterLab on the head, reached with `hvdctl jupyter`.")
     env: Annotated[dict[str, str], BeforeValidator(_check_env)] = Field(
         default_factory=dict, description="Environment variables of every job."
     )

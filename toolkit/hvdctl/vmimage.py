@@ -35,7 +35,7 @@ _LABEL = "hvdctl.making"
 def image(framework: str) -> qemu.Image:
     """Where the image for this framework lies, or would; the folder is named by all that goes into it."""
     names = images.plan_of(framework, None).names
-    return qemu.Image(paths.cache() / "vm" / f"{framework}-{digest(names['vm'], names['runtime'], _SIZE)}")
+    return qemu.Image(paths.cache() / "vm" / f"{framework}-{digest(names['vm'], names['lab'], _SIZE)}")
 
 
 def build(framework: str, progress: Progress, *, rebuild: bool = False) -> images.Built:
@@ -128,7 +128,7 @@ def _write_disk(client: DockerClient, plan: images.Plan, work: Path, log: Path, 
     try:
         step.update("saving the Horovod image")
         # Where a prune took the name of the lower layers, they are still under the node's image.
-        below = plan.names["runtime"] if client.images.list(plan.names["runtime"]) else plan.names["horovod"]
+        below = plan.names["lab"] if client.images.list(plan.names["lab"]) else plan.names["jupyter"]
         with archive.open("wb") as file:
             for chunk in client.images.get(below).save(named=below):
                 file.write(chunk)

@@ -68,6 +68,12 @@ def pins(framework: str, cuda: str | None = None) -> Pins:
     )
 
 
+def lab() -> Pins:
+    """The closed list of packages of JupyterLab and of what kernels import beside the framework."""
+    known = versions()
+    return Pins(python=known["python"]["version"], horovod="", build=(), packages=_lines(known["jupyter"]), index="")
+
+
 def cuda_version(framework: str) -> str:
     """The one CUDA version that the pinned release of a framework is built for."""
     return str(versions()["cuda"][framework]["version"])
@@ -123,7 +129,7 @@ def _download(wanted: Pins, folder: Path, on_line: Callable[[str], None]) -> Non
     tail = _run(attempt, on_line)
     if tail and wanted.index:
         tail = _run([*attempt, "--extra-index-url", wanted.index], on_line)
-    if not tail:
+    if not tail and wanted.horovod:
         # Source only, and pip runs its setup.py for the metadata: with the setuptools that it knows.
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraint:
             constraint.write("setuptools<80\n")

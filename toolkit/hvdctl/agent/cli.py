@@ -20,8 +20,14 @@ jobs      submit < request.json        start a job, print its id
 node      apply < bundle.json          write configuration files that differ
           verify < request.json        share, link rate, names, SSH
           doctor                       the Horovod build
+          jupyter start < facts.json   JupyterLab on this node, kept running; also status, token, rotate, stop
           reach                        connections to other nodes, asked and told in lines of JSON
-internal  supervise ID, rank ID [-- COMMAND ...], reap ID [--grace SECONDS]
+          sample [--every SECONDS] [--count N] [--machine]
+                                       CPU, memory, network and GPUs of this node, a line of JSON at a time
+          top [--every SECONDS] [--count N]
+                                       the samples of all nodes
+internal  jupyter resume, jupyter keep LOCK
+          supervise ID, rank ID [-- COMMAND ...], reap ID [--grace SECONDS]
 """
 
 
@@ -82,10 +88,22 @@ def _run(verb: str, rest: list[str]) -> int:
             from . import doctor
 
             return doctor.main(rest)
+        case "jupyter":
+            from . import jupyter
+
+            return jupyter.main(rest)
         case "reach":
             from . import reach
 
             return reach.main(rest)
+        case "sample":
+            from . import sample
+
+            return sample.main(rest)
+        case "top":
+            from . import top
+
+            return top.main(rest)
     sys.stderr.write(USAGE)
     raise AgentError(f"no verb {verb!r}")
 

@@ -52,7 +52,8 @@ def submit(request: dict[str, Any]) -> int:
         "supervisor": {"node": store.here(), "pid": None},
     }
     store.write(folder / "run.json", record)
-    _detach(run_id, folder, lock)
+    words = [*agent(), "supervise", str(run_id), *(["--lock", str(lock)] if lock is not None else [])]
+    detached(words, folder / "supervisor.log", lock)
     return run_id
 
 
@@ -83,8 +84,8 @@ def _check(request: dict[str, Any]) -> None:
             raise AgentError(f"{name} is a whole number from {least}, not {given!r}")
 
 
-def _detach(run_id: int, folder: Path, lock: int | None) -> None:
-    """Start the supervisor as a child of process 1, in its own session, with nothing of ours but the lock."""
+def detached(words: list[str], log: Path, lock: int | None, mode: int = 0o644) -> None:
+    """Start a child of process 1, in a session of its own, with our lock and nothing else; its output goes to a log."""
     sys.stdout.flush()
     child = os.fork()
     if child:
@@ -96,19 +97,17 @@ def _detach(run_id: int, folder: Path, lock: int | None) -> None:
         os.setsid()
         if os.fork():
             os._exit(0)
-        _become_supervisor(run_id, folder, lock)
+        _become(words, log, lock, mode)
     finally:
         os._exit(1)
 
 
-def _become_supervisor(run_id: int, folder: Path, lock: int | None) -> NoReturn:
+def _become(words: list[str], log: Path, lock: int | None, mode: int) -> NoReturn:
     os.chdir("/")
-    log = os.open(folder / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    words = [*agent(), "supervise", str(run_id)]
+    os.dup2(output, 1)
+    os.dup2(output, 2)
     if lock is not None:
         os.set_inheritable(lock, True)
-        words += ["--lock", str(lock)]
     os.execv(words[0], words)  # noqa: S606 - no shell is wanted

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from hvdctl import links
-from hvdctl.bench.session import Session
+from hvdctl.bench.session import Talk
 from hvdctl.cluster import Cluster
 from hvdctl.errors import Interrupted
 
@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 
 def allreduce(
-    session: Session, launcher: str, net: int | None, say: Callable[[str], None], sizes: Sequence[int] = SIZES
+    session: Talk, launcher: str, net: int | None, say: Callable[[str], None], sizes: Sequence[int] = SIZES
 ) -> Record:
     """Time and bandwidth of an allreduce by size, on links that really have this rate."""
 

@@ -11,7 +11,7 @@ from hvdctl import jobs
 from hvdctl.bench import catalogue, plan, timeline, wording
 from hvdctl.bench.plan import Point, Sweep
 from hvdctl.bench.results import Record
-from hvdctl.bench.session import Session
+from hvdctl.bench.session import Session, Talk
 from hvdctl.cluster import Cluster
 from hvdctl.profile import knobs
 
@@ -53,7 +53,7 @@ def start(cluster: Cluster, point: Point, pressed: Callable[[], int], env: dict[
     return session
 
 
-def measure(session: Session, point: Point, sweep: Sweep, dilation: float, listen: Any) -> Record:
+def measure(session: Talk, point: Point, sweep: Sweep, dilation: float, listen: Any) -> Record:
     """One point on ranks that are up and links that are shaped, its dilation undone."""
     emulated = point.gpu is not None
     compute = plan.compute_seconds(point)

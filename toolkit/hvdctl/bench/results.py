@@ -96,8 +96,21 @@ def latest(cluster_folder: Path) -> Path | None:
 
 def benches(home: Path) -> list[Record]:
     """A row for each bench of every cluster, also of clusters that are gone; the newest last."""
-    rows = [_row(path) for path in home.glob(f"*/bench/*/{FILE}")]
-    return sorted(rows, key=lambda row: (row["created"] or 0, row["cluster"], row["id"]))
+    rows = [row(path) for path in home.glob(f"*/bench/*/{FILE}")]
+    return sorted(rows, key=lambda one: (one["created"] or 0, one["cluster"], one["id"]))
+
+
+def row(path: Path) -> Record:
+    """A bench in short, by its results file; one that can't be read says why."""
+    short: Record = {"cluster": path.parents[2].name, "id": path.parent.name, "created": None, "path": str(path.parent)}
+    try:
+        records = read(path)
+    except UsageError as error:
+        return short | {"state": "unreadable", "ok": 0, "failed": 0, "reason": error.message}
+    all_points = points(records)
+    ok = len(measured(all_points))
+    told = {"state": state(records), "ok": ok, "failed": len(all_points) - ok, "reason": records[-1].get("reason")}
+    return short | {"created": bench(records)["created"]} | told
 
 
 def bench(records: Iterable[Record]) -> Record:
@@ -183,18 +196,6 @@ def _parse(file: Path, number: int, line: str) -> Record:
     if problem:
         raise UsageError(f"{where}: {problem}", hint=_HINT)
     return record
-
-
-def _row(path: Path) -> Record:
-    row: Record = {"cluster": path.parents[2].name, "id": path.parent.name, "created": None, "path": str(path.parent)}
-    try:
-        records = read(path)
-    except UsageError as error:
-        return row | {"state": "unreadable", "ok": 0, "failed": 0, "reason": error.message}
-    all_points = points(records)
-    ok = len(measured(all_points))
-    told = {"state": state(records), "ok": ok, "failed": len(all_points) - ok, "reason": records[-1].get("reason")}
-    return row | {"created": bench(records)["created"]} | told
 
 
 def _whole(line: str) -> bool:

@@ -32,45 +32,44 @@ class PointFailed(HvdctlError):
     """This measurement can't be had; others may."""
 
 
-class Session:
-    """Ranks that are up; `ask` them, then `close`."""
+class Talk:
+    """Ranks that are up, wherever their agent is: `ask` them, then `close`.
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        layout: Layout,
-        launcher: str,
-        pressed: Callable[[], int],
-        *,
-        threads: int | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
-        self.cluster = cluster
+    Who starts them says how the agent is reached.
+    """
+
+    layout: Layout
+    run: int
+    hello: Answer
+    head: str
+
+    def __init__(self, layout: Layout, pressed: Callable[[], int]) -> None:
         self.layout = layout
         self.pressed = pressed
         self.seq = 0
         self.purpose: object = None
         self.alive = self.busy = False
-        self.holder: subprocess.Popen[bytes] | None = None
         self.used = time.monotonic()
-        job = jobs.Job(
-            COMMAND,
-            np=layout.ranks,
-            launcher=LAUNCHERS[launcher],
-            env={**(env or {}), "HVD_BENCH_LAUNCHER": launcher},
-            workdir=WORKER,
-            hosts=hosts(cluster, layout),
-            threads=threads,
-            tuned=False,
-        )
-        self.run = jobs.submit(cluster, jobs.prepare(cluster, job))
+
+    def agent(self, *words: str) -> list[str]:
+        """The command line that calls the head's agent."""
+        raise NotImplementedError
+
+    def let_go(self) -> None:
+        """Tell ranks that wait for a request to leave."""
+        raise NotImplementedError
+
+    def state(self) -> str:
+        """The state of the run."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """End the run on all nodes."""
+        raise NotImplementedError
+
+    def greet(self) -> None:
+        """Wait until the ranks are there."""
         self.alive = True
-        self.holder = process.start(
-            ssh.argv(cluster, ssh.pick(cluster).name, ["hvd-agent", "hold", str(self.run)]),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
         try:
             self.hello = self.ask({"op": "hello"}, timeout=_GREETING_S)
         except BaseException:
@@ -81,9 +80,8 @@ class Session:
         """What the ranks found; progress is handed on as it comes."""
         self.seq += 1
         self.busy = True
-        head = ssh.pick(self.cluster).name
         stream = process.start(
-            ssh.argv(self.cluster, head, ["hvd-agent", "ask", str(self.run)]),
+            self.agent("ask", str(self.run)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -101,7 +99,7 @@ class Session:
             stream.terminate()
             stream.wait()
         said = cast(IO[bytes], stream.stderr).read().decode(errors="replace").strip()
-        raise HvdctlError(f"{head} can't be reached: {said or 'the connection ended'}")
+        raise HvdctlError(f"{self.head} can't be reached: {said or 'the connection ended'}")
 
     @property
     def ready(self) -> bool:
@@ -110,21 +108,17 @@ class Session:
 
     def close(self) -> None:
         """End the ranks; without a word where the cluster is gone."""
-        if self.holder is not None:
-            # Its end is what tells ranks that wait for a request to leave.
-            self.holder.terminate()
-            self.holder.wait()
-            self.holder = None
+        self.let_go()
         if not self.alive:
             return
         self.alive = False
         with contextlib.suppress(HvdctlError):
             deadline = time.monotonic() + _FAREWELL_S
             while not self.busy and time.monotonic() < deadline:
-                if jobs.show(self.cluster, self.run)["state"] in jobs.FINAL:
+                if self.state() in jobs.FINAL:
                     return
                 time.sleep(0.2)
-            jobs.cancel(self.cluster, self.run)
+            self.cancel()
 
     def _listen(self, output: IO[bytes], listen: Listener, deadline: float) -> Answer:
         buffer = b""
@@ -154,6 +148,59 @@ class Session:
                         raise PointFailed(_why(told["run"]))
                     case _:
                         raise HvdctlError(f"run {self.run}: {told.get('error', line.decode(errors='replace'))}")
+
+
+class Session(Talk):
+    """Ranks of a cluster, started and asked over SSH."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        layout: Layout,
+        launcher: str,
+        pressed: Callable[[], int],
+        *,
+        threads: int | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(layout, pressed)
+        self.cluster = cluster
+        self.head = ssh.pick(cluster).name
+        self.holder: subprocess.Popen[bytes] | None = None
+        job = jobs.Job(
+            COMMAND,
+            np=layout.ranks,
+            launcher=LAUNCHERS[launcher],
+            env={**(env or {}), "HVD_BENCH_LAUNCHER": launcher},
+            workdir=WORKER,
+            hosts=hosts(cluster, layout),
+            threads=threads,
+            tuned=False,
+        )
+        self.run = jobs.submit(cluster, jobs.prepare(cluster, job))
+        self.holder = process.start(
+            self.agent("hold", str(self.run)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.greet()
+
+    def agent(self, *words: str) -> list[str]:
+        return ssh.argv(self.cluster, self.head, ["hvd-agent", *words])
+
+    def let_go(self) -> None:
+        if self.holder is not None:
+            # Its end is what tells ranks that wait for a request to leave.
+            self.holder.terminate()
+            self.holder.wait()
+            self.holder = None
+
+    def state(self) -> str:
+        return str(jobs.show(self.cluster, self.run)["state"])
+
+    def cancel(self) -> None:
+        jobs.cancel(self.cluster, self.run)
 
 
 def hosts(cluster: Cluster, layout: Layout) -> list[tuple[str, int]]:

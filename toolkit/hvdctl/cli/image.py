@@ -22,6 +22,7 @@ def build(
     ] = "pytorch",
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Build although nothing has changed.")] = False,
     cuda: Annotated[bool, typer.Option("--cuda", help="The variant for nodes with GPUs.")] = False,
+    jupyter: Annotated[bool, typer.Option("--jupyter/--no-jupyter", help="With JupyterLab, or without.")] = True,
     framework: Annotated[
         str, typer.Option("--framework", help="With vm: the framework in its engine.", metavar="NAME")
     ] = "pytorch",
@@ -49,7 +50,9 @@ def build(
     else:
         chosen = known if which == "all" else (which,)
         built = [
-            images.build(one, terminal, rebuild=rebuild, cuda=wheels.cuda_version(one) if cuda else None)
+            images.build(
+                one, terminal, rebuild=rebuild, cuda=wheels.cuda_version(one) if cuda else None, jupyter=jupyter
+            )
             for one in chosen
         ]
 
@@ -66,6 +69,7 @@ def push(
     target: Annotated[str, typer.Argument(help="Where to, as REGISTRY/IMAGE:TAG.", metavar="TARGET")],
     framework: Annotated[str, typer.Option("--framework", help="pytorch or tensorflow.", metavar="NAME")] = "pytorch",
     cuda: Annotated[bool, typer.Option("--cuda", help="The variant for nodes with GPUs.")] = False,
+    jupyter: Annotated[bool, typer.Option("--jupyter/--no-jupyter", help="With JupyterLab, or without.")] = True,
     json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -81,7 +85,7 @@ def push(
     if framework not in images.FRAMEWORKS:
         raise UsageError(f"{framework!r} is not a framework; choose one of: {', '.join(images.FRAMEWORKS)}")
     terminal = Terminal(as_json=json, verbose=verbose)
-    built = images.build(framework, terminal, cuda=wheels.cuda_version(framework) if cuda else None)
+    built = images.build(framework, terminal, cuda=wheels.cuda_version(framework) if cuda else None, jupyter=jupyter)
     pushed = imageregistry.push(built.reference, target, terminal)
     terminal.result(
         {"image": pushed}, lambda: terminal.line(f"{pushed} is there; `hvdctl up --image {pushed}` uses it")

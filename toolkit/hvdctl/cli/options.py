@@ -60,6 +60,9 @@ OwnOption = Annotated[
     list[str] | None,
     typer.Option("--option", help="A setting of the provider's own; repeatable.", metavar="NAME=VALUE"),
 ]
+JupyterOption = Annotated[
+    bool | None, typer.Option("--jupyter/--no-jupyter", help="JupyterLab on the head, or none.", show_default=False)
+]
 EnvOption = Annotated[list[str] | None, typer.Option("--env", help="For every job; repeatable.", metavar="NAME=VALUE")]
 
 

@@ -25,6 +25,7 @@ def plan(
     framework: o.FrameworkOption = None,
     image: o.ImageOption = None,
     share: o.ShareOption = None,
+    jupyter: o.JupyterOption = None,
     env: o.EnvOption = None,
     provider: o.ProviderOption = None,
     option: o.OwnOption = None,
@@ -52,6 +53,7 @@ def plan(
         framework=framework,
         image=image,
         share=share,
+        jupyter=jupyter,
         provider=provider,
     )
     show(spec, Terminal(as_json=json))

@@ -26,6 +26,7 @@ def up(
     framework: o.FrameworkOption = None,
     image: o.ImageOption = None,
     share: o.ShareOption = None,
+    jupyter: o.JupyterOption = None,
     env: o.EnvOption = None,
     provider: o.ProviderOption = None,
     option: o.OwnOption = None,
@@ -57,6 +58,7 @@ def up(
         framework=framework,
         image=image,
         share=share,
+        jupyter=jupyter,
         provider=provider,
     )
     if dry_run:
@@ -95,6 +97,8 @@ def _summary(report: Report, terminal: Terminal) -> None:
     suffix = "" if report.cluster == "default" else f" --name {report.cluster}"
     terminal.line("\nNext:")
     terminal.line(f"  hvdctl run{suffix} -- python train.py   run it on every slot, from this folder")
+    if report.jupyter:
+        terminal.line(f"  hvdctl jupyter{suffix}                  JupyterLab on the head, in your browser")
     terminal.line(f"  hvdctl status{suffix}                   what stands")
     terminal.line(f"  hvdctl ssh{suffix}                      a shell on the head")
     terminal.line(f"  hvdctl down{suffix}                     remove everything")

@@ -1,0 +1,80 @@
+"""JupyterLab on the head of a cluster: on a UNIX socket of its user alone, with a token that can be changed at any time."""
+
+import hashlib
+from pathlib import Path
+
+from jupyter_server.auth.identity import PasswordIdentityProvider
+from jupyter_server.serverapp import ServerApp
+from traitlets import default
+
+HOME = Path.home() / ".hvdctl"
+TOKEN = HOME / "jupyter.token"
+
+
+def _secret(token):
+    """What login cookies are signed with: with another token, those given out before are worth nothing."""
+    return hashlib.sha256(b"hvdctl cookies\0" + token.encode()).digest()
+
+
+class TokenOfFile(PasswordIdentityProvider):
+    """The token is what stands in its file now, so that a new one counts at once and no kernel is lost for it."""
+
+    @default("token")
+    def _token_of_file(self):
+        return TOKEN.read_text().strip()
+
+    @default("allow_password_change")
+    def _no_password(self):
+        return False
+
+    def get_user(self, handler):
+        self._look(handler)
+        return super().get_user(handler)
+
+    def process_login_form(self, handler):
+        self._look(handler)
+        return super().process_login_form(handler)
+
+    def _look(self, handler):
+        token = TOKEN.read_text().strip()
+        if token != self.token:
+            self.token = token
+            handler.settings["token"] = token
+            handler.settings["cookie_secret"] = _secret(token)
+
+
+# A page that anybody may read, with the token in it, for a browser that is not here.
+ServerApp.write_browser_open_files = lambda self: None
+
+c = get_config()  # noqa: F821 - Jupyter's
+
+c.ServerApp.identity_provider_class = TokenOfFile
+c.ServerApp.cookie_secret = _secret(TOKEN.read_text().strip())
+c.ServerApp.sock = str(HOME / "jupyter.sock")
+c.ServerApp.sock_mode = "0600"
+c.ServerApp.root_dir = "/shared"
+c.ServerApp.default_url = "/lab/tree/notebooks"
+c.ServerApp.open_browser = False
+c.ServerApp.terminado_settings = {"shell_command": ["/bin/bash", "-l"]}
+c.Application.log_level = "WARN"
+
+# No port for kernels either: on a machine, the container shares the network of the host with its other users.
+c.KernelManager.transport = "ipc"
+# A share has no bin to put files into.
+c.FileContentsManager.delete_to_trash = False
+
+# Nothing is asked of the internet, and nothing can be installed into the image.
+c.LabApp.news_url = None
+c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
+c.LabApp.extension_manager = "readonly"
+
+# Started by the first who looks at it.
+c.ServerProxy.servers = {
+    "monitor": {
+        "command": ["/opt/venv/bin/python", "-m", "hvd_cluster.monitor", "--socket", "{unix_socket}"],
+        "unix_socket": True,
+        "timeout": 30,
+        "new_browser_tab": False,
+        "launcher_entry": {"title": "Cluster monitor", "icon_path": "/opt/hvdctl/monitor.svg"},
+    }
+}

@@ -1,0 +1,152 @@
+"""One run of the node's agent, from here: started, followed, and ended with us."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, cast
+
+from hvd_cluster import guard
+from hvd_cluster.errors import ClusterError
+from hvd_cluster.worker import FAILED
+
+_TAGGED = re.compile(r"\[rank \d+ \S+\] ")
+_LOOK_S = 0.1
+_CANCEL_S = 60.0
+
+
+class Guard:
+    """A run that is ended on all nodes when we end, however that is; `release` it when that is no longer wanted."""
+
+    def __init__(self, request: dict[str, Any], folder: Path) -> None:
+        self.id = 0
+        self._process = _start([sys.executable, "-I", guard.__file__], stdin=subprocess.PIPE)
+        try:
+            stdin, stdout = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
+            stdin.write(json.dumps({"request": request, "folder": str(folder)}).encode() + b"\n")
+            stdin.flush()
+            answer = _json(stdout.readline())
+            if "id" not in answer:
+                raise ClusterError(f"the node's agent refused the run: {answer.get('error') or 'no reason given'}")
+            self.id = int(answer["id"])
+        except BaseException:
+            self.release(done=False)
+            raise
+
+    def release(self, *, done: bool) -> None:
+        """Let go; a run that is not done is ended first, and what it had on the share removed."""
+        stdin = cast(IO[bytes], self._process.stdin)
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            stdin.write(guard.DONE if done else b"")
+            stdin.close()
+        try:
+            self._process.wait(_CANCEL_S)
+        except subprocess.TimeoutExpired:
+            sys.stderr.write(f"run {self.id} has not ended yet; `hvdctl cancel {self.id}` tries again\n")
+        cast(IO[bytes], self._process.stdout).close()
+
+
+class Run:
+    """A run under way; left by whatever error, an interrupt too, it is ended on all nodes first."""
+
+    def __init__(self, request: dict[str, Any], folder: Path) -> None:
+        self._hosts = request["hosts"]
+        self._ended = False
+        self._beside: list[str] = []
+        self._guard = Guard(request, folder)
+        self.id = self._guard.id
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._ended and kind is not None and issubclass(kind, KeyboardInterrupt):
+            sys.stdout.write(f"ending run {self.id} on all ranks\n")
+            sys.stdout.flush()
+        self._guard.release(done=self._ended)
+
+    def output(self) -> Iterator[str]:
+        """What ranks say, whole lines with their tags; empty text now and then, while they say nothing."""
+        follower = _start(["hvd-agent", "follow", str(self.id)], stdin=subprocess.DEVNULL)
+        stream = cast(IO[bytes], follower.stdout).fileno()
+        rest, failed = b"", False
+        try:
+            while True:
+                if not select.select([stream], [], [], _LOOK_S)[0]:
+                    yield ""
+                    continue
+                data = os.read(stream, 1 << 16)
+                if not data:
+                    break
+                *lines, rest = (rest + data).split(b"\n")
+                told = []
+                for line in (line.decode(errors="replace") for line in lines):
+                    tag = _TAGGED.match(line)
+                    # When a rank has failed, what others say is about their being ended; all of it stays in the logs.
+                    failed = failed or (tag is not None and line[tag.end() :] == FAILED)
+                    if tag is None:
+                        self._beside.append(line)
+                    elif not failed:
+                        told.append(f"{line}\n")
+                yield "".join(told)
+            code = follower.wait()
+        finally:
+            follower.kill()
+            follower.wait()
+        if code:
+            raise ClusterError(f"the output of run {self.id} can't be read; `hvdctl logs {self.id}` shows it")
+        self._ended = True
+
+    def record(self) -> dict[str, Any]:
+        """How it ended."""
+        return agent("show", str(self.id))
+
+    def node_of(self, rank: int) -> str:
+        for host, slots in self._hosts:
+            if rank < slots:
+                return str(host)
+            rank -= slots
+        raise IndexError(rank)
+
+    def unshown(self) -> str:
+        """The last words of the launcher, which are no rank's."""
+        return "\n".join(line for line in self._beside if line.strip())[-2000:]
+
+
+def agent(*words: str) -> dict[str, Any]:
+    """The answer of the node's agent."""
+    done = subprocess.run(
+        ["hvd-agent", *words], stdin=subprocess.DEVNULL, capture_output=True, check=False, start_new_session=True
+    )
+    answer = _json(done.stdout)
+    if "error" in answer or done.returncode:
+        raise ClusterError(
+            f"hvd-agent {' '.join(words)}: {answer.get('error') or done.stderr.decode(errors='replace')}"
+        )
+    return answer
+
+
+def _start(argv: list[str], *, stdin: int) -> subprocess.Popen[bytes]:
+    """In a session of its own: an interrupt of the kernel goes to its whole group."""
+    try:
+        return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, start_new_session=True)
+    except FileNotFoundError:
+        raise ClusterError(f"this is no node of a cluster: {argv[0]} is not here") from None
+
+
+def _json(data: bytes) -> dict[str, Any]:
+    try:
+        answer: dict[str, Any] = json.loads(data)
+    except ValueError:
+        return {"error": data.decode(errors="replace").strip()}
+    return answer

@@ -1,0 +1,177 @@
+"""JupyterLab on the head: what notebooks are told, and the way from this machine to it."""
+
+from __future__ import annotations
+
+import html
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from hvdctl import __version__, jobs, providers, ssh, tunnel
+from hvdctl.cluster import Cluster, Node, write
+from hvdctl.errors import HvdctlError, UsageError
+from hvdctl.progress import Step
+from hvdctl.spec import Spec, masked
+
+_ANSWER_S = 90.0
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The way to JupyterLab; `moved` is the port that was asked for and is taken by another program."""
+
+    url: str
+    port: int
+    moved: int | None
+
+
+def facts(spec: Spec, nodes: Sequence[Node], image: str) -> dict[str, Any]:
+    """What `hvd_cluster` knows on the head, so that jobs of notebooks are started as `hvdctl run` does. Pure."""
+    return {
+        "cluster": spec.name,
+        "provider": spec.provider,
+        "framework": spec.framework,
+        "net": spec.net,
+        "nodes": [
+            {
+                "name": node.name,
+                "role": node.role,
+                "kind": node.kind,
+                "id": node.id,
+                "slots": node.slots,
+                "gpus": node.gpus,
+                "address": node.private_address,
+            }
+            for node in nodes
+        ],
+        "env": spec.env,
+        "cpus": spec.cpus,
+        "interface": jobs.interface(nodes),
+        "image": masked(image),
+        "one_machine": nodes[0].kind == "container" and providers.here(spec),
+        "hvdctl": __version__,
+    }
+
+
+def write_facts(cluster: Cluster, spec: Spec, nodes: Sequence[Node], image: str) -> Path:
+    """The facts in a file of the cluster's folder, for the role that starts JupyterLab."""
+    file = _file(cluster, "facts.json")
+    write(file, json.dumps(facts(spec, nodes, image), indent=1) + "\n")
+    return file
+
+
+def open_(cluster: Cluster, step: Step, *, port: int | None = None, rotate: bool = False) -> Opened:
+    """Make the way to JupyterLab, and return when it answers there."""
+    head = _head(cluster)
+    _require(cluster, head, step)
+    given = cast(dict[str, Any], ssh.agent(cluster, head.name, "jupyter", "rotate" if rotate else "token"))
+    step.update("opening the tunnel")
+    stands, moved = tunnel.open_(cluster, head.name, str(given["socket"]), port)
+    step.update("waiting for JupyterLab")
+    _wait(cluster, stands, str(given["token"]))
+    url = f"http://127.0.0.1:{stands}/lab?token={given['token']}"
+    return Opened(url, stands, moved)
+
+
+def status(cluster: Cluster) -> dict[str, Any]:
+    """How the tunnel stands, and what runs on the head."""
+    cluster.spec()
+    told: dict[str, Any] = {"cluster": cluster.name, "tunnel": tunnel.state(cluster)}
+    try:
+        server = cast(dict[str, Any], ssh.agent(cluster, _head(cluster).name, "jupyter", "status"))
+    except HvdctlError as error:
+        return told | {"server": None, "problem": error.message, "hint": error.hint}
+    return told | {"server": server, "problem": None, "hint": ""}
+
+
+def page(cluster: Cluster, url: str) -> Path:
+    """A page of the user's own that leads to the URL: a browser's command line can be read by everybody here."""
+    file = _file(cluster, "open.html")
+    there = html.escape(url, quote=True)
+    write(
+        file,
+        f'<!DOCTYPE html><meta charset="utf-8"><title>JupyterLab</title>'
+        f'<meta http-equiv="refresh" content="0;url={there}"><a href="{there}">JupyterLab</a>\n',
+    )
+    return file
+
+
+def close(cluster: Cluster) -> bool:
+    """End the tunnel, and forget the page with the token; says whether there was one."""
+    _file(cluster, "open.html").unlink(missing_ok=True)
+    return tunnel.close(cluster)
+
+
+def _head(cluster: Cluster) -> Node:
+    """The head, or an error where it is lost."""
+    head = ssh.pick(cluster)
+    if jobs.lost(cluster, [head.name]):
+        raise HvdctlError(
+            f"the head {head.name} of {cluster.name!r} is lost, and JupyterLab with it",
+            hint=f"`hvdctl up --name {cluster.name}` makes it anew; what is on the share is kept",
+        )
+    return head
+
+
+def _require(cluster: Cluster, head: Node, step: Step) -> None:
+    """JupyterLab is there and was asked to run, or an error that says what to do."""
+    name = cluster.name
+    if not cluster.spec().jupyter:
+        raise UsageError(
+            f"cluster {name!r} was made without JupyterLab (jupyter: false)",
+            hint=f"`hvdctl up --name {name} --jupyter` makes its nodes anew with it",
+        )
+    step.update("asking the head")
+    told = cast(dict[str, Any], ssh.agent(cluster, head.name, "jupyter", "status"))
+    if not told["installed"]:
+        raise HvdctlError(
+            f"the image of {name!r} has no JupyterLab: {masked(cluster.spec().image)}",
+            hint="use --image auto, or an image from `hvdctl image push`",
+        )
+    if not told["wanted"]:
+        raise HvdctlError(f"cluster {name!r} is not whole yet", hint=f"`hvdctl up --name {name}` goes on with it")
+    if not told["running"]:
+        ssh.agent(cluster, head.name, "jupyter", "resume")
+
+
+def _wait(cluster: Cluster, port: int, token: str) -> None:
+    """Return when JupyterLab takes the token at the near end of the tunnel."""
+    deadline = time.monotonic() + _ANSWER_S
+    while True:
+        code = _asked(port, token)
+        if code == 200:
+            return
+        if code in (401, 403):
+            raise HvdctlError(
+                f"what answers on port {port} does not take the token of {cluster.name!r}",
+                hint=f"`hvdctl jupyter --name {cluster.name} --stop`, then open it again",
+            )
+        if time.monotonic() > deadline:
+            server = status(cluster)["server"] or {}
+            said = "; ".join(server.get("log") or []) or "it says nothing"
+            raise HvdctlError(f"JupyterLab gave no answer within {_ANSWER_S:.0f} s: {said}")
+        time.sleep(0.1)
+
+
+def _asked(port: int, token: str) -> int:
+    """The answer's code; 0 where there is none yet."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/status", headers={"Authorization": f"token {token}"})
+    # The user's proxy is none for this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=_TIMEOUT_S) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
+def _file(cluster: Cluster, name: str) -> Path:
+    return cluster.folder / "jupyter" / name
