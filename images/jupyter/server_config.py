@@ -75,6 +75,10 @@ c.ServerProxy.servers = {
         "unix_socket": True,
         "timeout": 30,
         "new_browser_tab": False,
-        "launcher_entry": {"title": "Cluster monitor", "icon_path": "/opt/hvdctl/monitor.svg"},
+        "launcher_entry": {
+            "title": "Cluster monitor",
+            "icon_path": "/opt/hvdctl/monitor.svg",
+            "category": "Other",
+        },
     }
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hvdctl.bench import report
 
+from tests.chromium import launched
 from tests.unit.bench import bench_sample as sample
 
 if TYPE_CHECKING:
@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 WIDE, NARROW = 1280, 400
-ARGUMENTS = [
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
 # What a person sees of each figure: its box, and the height of every text in it.
 FIGURES = """
 () => [...document.querySelectorAll('figure')].map(figure => {
@@ -98,15 +89,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    assert found, "there is no Chromium here: scripts/system.sh --tests installs it"
-    with sync_playwright() as playwright:
-        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-        launched = playwright.chromium.launch(executable_path=found, headless=True, args=[*ARGUMENTS, *sandbox])
-        yield launched
-        launched.close()
+    with launched() as found:
+        yield found
 
 
 def load(browser: Browser, file: Path, width: int, scheme: Any = "light") -> Seen:

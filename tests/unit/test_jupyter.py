@@ -62,7 +62,7 @@ def test_the_url_has_port_and_token_and_the_tunnel_stays(lab: Path, hvdctl: Hvdc
     opened = hvdctl("jupyter", "--name", "demo", "--json")
     assert opened.code == 0, opened.err
     told = json.loads(opened.out)
-    assert told["url"] == f"http://127.0.0.1:{told['port']}/lab?token={TOKEN}"
+    assert told["url"] == f"http://127.0.0.1:{told['port']}/lab/tree/notebooks?token={TOKEN}"
     status = hvdctl("jupyter", "--name", "demo", "--status")
     assert status.code == 0
     assert f"open on 127.0.0.1:{told['port']}" in status.out

@@ -13,26 +13,25 @@ from hvd_cluster.facts import here
 _LONGEST = 4000
 
 
-def execute(source: str, name: str, pushed: dict[str, Any], kept: bool) -> tuple[str, str | None, Any]:
-    """Run the code; the node, the last expression's value as text, and the value itself where it is kept."""
+def execute(source: str, name: str, pushed: dict[str, Any], kept: bool) -> tuple[str | None, Any]:
+    """Run the code; the last expression's value as text, and the value itself where it is kept."""
     body, last = _split(source, name)
-    node = here()
     space: dict[str, Any] = {
         "__name__": "__main__",
         "rank": int(os.environ.get("HOROVOD_RANK", 0)),
         "size": int(os.environ.get("HOROVOD_SIZE", 1)),
-        "node": node,
+        "node": here(),
         **pushed,
     }
     if "hvd" not in space and any("hvd" in _names(code) for code in (body, last) if code is not None):
         space["hvd"] = horovod()
     exec(body, space)  # noqa: S102 - it is what the user asked for
     if last is None:
-        return node, None, None
+        return None, None
     value = eval(last, space)  # noqa: S307 - as above
     if kept and not goes(value):
         raise TypeError(f"--out: the last value is of type {type(value).__name__}, which can't be sent to the notebook")
-    return node, _shown(value), value if kept else None
+    return _shown(value), value if kept else None
 
 
 def horovod() -> Any:

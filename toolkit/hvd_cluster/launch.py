@@ -10,6 +10,7 @@ failed first, and is ended as a whole, on every node. The agent starts the ranks
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -45,9 +46,10 @@ def run(
         hc.run(where)            # [(0, 'node0'), (1, 'node1')]
 
     The function goes to the ranks by value, with all of the notebook that it uses; modules are imported there. What
-    ranks print is shown as it comes (not with `quiet`). `env` adds environment variables. `live` is given every record
-    that ranks send with `report`: a `LivePlot`, or any function of a dictionary. Where a rank fails, all are ended and
-    RankError tells which, where and why. Interrupting the kernel, or `timeout` in seconds, ends the run on all nodes.
+    ranks print is shown as it comes (not with `quiet`). They don't inherit the notebook's environment; `env` adds
+    variables to theirs. `live` is given every record that ranks send with `report`: a `LivePlot`, or any function of a
+    dictionary. Where a rank fails, all are ended and RankError tells which, where and why. Interrupting the kernel, or
+    `timeout` in seconds, ends the run on all nodes.
 
     Ranks start in the notebook's own folder where that is on the share, else in /shared.
     """
@@ -66,9 +68,12 @@ def execute(
     if live is not None:
         request["env"]["HVD_LIVE"] = str(call.folder)
     write = (lambda _: None) if quiet else _show
-    with Run(request, call.folder) as started:
-        _watch(started, call, write, live, timeout)
-        return _results(started.record(), call, started)
+    try:
+        with Run(request, call.folder) as started:
+            _watch(started, call, write, live, timeout)
+            return _results(started.record(), call, started)
+    finally:
+        shutil.rmtree(call.folder, ignore_errors=True)
 
 
 def _watch(

@@ -21,6 +21,7 @@ from hvd_cluster.calls import goes, pack
 from hvd_cluster.errors import ClusterError
 from hvd_cluster.facts import facts
 from hvd_cluster.launch import execute, ranks_of, request_for
+from hvd_cluster.runs import node_of
 
 _USAGE = """Run the cell on every rank of the cluster, or on -np of them.
 
@@ -71,11 +72,11 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
         raise UsageError(f"--push {wrong}: {error.__cause__}, so it can't be sent to the ranks") from None
     request = request_for(known, np, name=_told(cell), env=None)
     found = execute(request, packed, live=None, timeout=None, quiet=options.quiet)
-    for rank, (node, shown, _) in enumerate(found):
+    for rank, (shown, _) in enumerate(found):
         if shown is not None:
-            print(_value(rank, node, shown))  # noqa: T201 - the cell's own output
+            print(_value(rank, node_of(request["hosts"], rank), shown))  # noqa: T201 - the cell's own output
     if kept:
-        shell.user_ns[options.out] = [value for _, _, value in found]
+        shell.user_ns[options.out] = [value for _, value in found]
 
 
 class _Parser(argparse.ArgumentParser):

@@ -9,7 +9,7 @@ import re
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
@@ -21,6 +21,8 @@ from hvd_cluster.worker import FAILED
 _TAGGED = re.compile(r"\[rank \d+ \S+\] ")
 _LOOK_S = 0.1
 _CANCEL_S = 60.0
+_INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH")
+_FAMILIES = ("LC_", "HVD_", "NVIDIA_", "CUDA_")
 
 
 class Guard:
@@ -28,7 +30,7 @@ class Guard:
 
     def __init__(self, request: dict[str, Any], folder: Path) -> None:
         self.id = 0
-        self._process = _start([sys.executable, "-I", guard.__file__], stdin=subprocess.PIPE)
+        self._process = _start([sys.executable, "-I", guard.__file__], stdin=subprocess.PIPE, env=_plain())
         try:
             stdin, stdout = cast(IO[bytes], self._process.stdin), cast(IO[bytes], self._process.stdout)
             stdin.write(json.dumps({"request": request, "folder": str(folder)}).encode() + b"\n")
@@ -112,15 +114,20 @@ class Run:
         return agent("show", str(self.id))
 
     def node_of(self, rank: int) -> str:
-        for host, slots in self._hosts:
-            if rank < slots:
-                return str(host)
-            rank -= slots
-        raise IndexError(rank)
+        return node_of(self._hosts, rank)
 
     def unshown(self) -> str:
         """The last words of the launcher, which are no rank's."""
         return "\n".join(line for line in self._beside if line.strip())[-2000:]
+
+
+def node_of(hosts: Sequence[tuple[str, int]], rank: int) -> str:
+    """The node that a rank runs on: hosts are filled in order."""
+    for host, slots in hosts:
+        if rank < slots:
+            return host
+        rank -= slots
+    raise IndexError(rank)
 
 
 def agent(*words: str) -> dict[str, Any]:
@@ -136,10 +143,18 @@ def agent(*words: str) -> dict[str, Any]:
     return answer
 
 
-def _start(argv: list[str], *, stdin: int) -> subprocess.Popen[bytes]:
+def _plain() -> dict[str, str]:
+    """The environment that ranks inherit: that of a login, as for every other run.
+
+    A kernel's own has what is meant for it alone, and perhaps secrets, which would stand on command lines of ssh.
+    """
+    return {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_FAMILIES)}
+
+
+def _start(argv: list[str], *, stdin: int, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
     """In a session of its own: an interrupt of the kernel goes to its whole group."""
     try:
-        return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, start_new_session=True)
+        return subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, start_new_session=True, env=env)
     except FileNotFoundError:
         raise ClusterError(f"this is no node of a cluster: {argv[0]} is not here") from None
 

@@ -50,7 +50,7 @@ def bench(
     all), `threads` those of a rank (default: its share of a node's cores; where nodes share one machine, the same at
     every point, so that points can be compared). A point is measured until its confidence interval is below `ci` of
     it, for at most `max_steps` steps or `max_seconds`. `micro` times allreduces too, which the prediction is made from.
-    Results go to /shared/bench in hvdctl's own format: `hvdctl pull bench/ID`, then `hvdctl report ./ID`.
+    Results go to /shared/bench in hvdctl's own format: `hvdctl pull bench/ID`, then `hvdctl report open ./ID`.
     """
     known = facts()
     asked = _sweep(known, nodes, batch, model, slots, threads, scaling, max_steps, max_seconds, ci, micro)

@@ -75,7 +75,7 @@ def open_(cluster: Cluster, step: Step, *, port: int | None = None, rotate: bool
     stands, moved = tunnel.open_(cluster, head.name, str(given["socket"]), port)
     step.update("waiting for JupyterLab")
     _wait(cluster, stands, str(given["token"]))
-    url = f"http://127.0.0.1:{stands}/lab?token={given['token']}"
+    url = f"http://127.0.0.1:{stands}/lab/tree/notebooks?token={given['token']}"
     return Opened(url, stands, moved)
 
 

@@ -118,16 +118,10 @@ def test_without_a_cgroup_to_be_seen_it_is_the_machine(system: Path) -> None:
 
 def test_only_ranks_are_counted_not_their_launchers(system: Path) -> None:
     agent = "/usr/bin/python3\0-I\0/opt/hvdctl/agent\0"
-    lay(
-        system,
-        {
-            "proc/10/cmdline": f"{agent}rank\x003\0",
-            "proc/11/cmdline": f"{agent}supervise\x003\0",
-            "proc/12/cmdline": f"mpirun\0-np\x002\0env\0HVDCTL_RUN=3\0{agent}rank\x003\0",
-            "proc/13/cmdline": "python\0train.py\0rank\0",
-            "proc/14/cmdline": "",
-        },
-    )
+    launcher = f"mpirun\0-np\x002\0env\0HVDCTL_RUN=3\0{agent}rank\x003\0"
+    others = [f"{agent}supervise\x003\0", launcher, "python\0train.py\0rank\0", ""]
+    lines = [f"{agent}rank\x003\0", *others]
+    lay(system, {f"proc/{10 + index}/cmdline": line for index, line in enumerate(lines)})
     assert meters.ranks() == 1
 
 
@@ -140,13 +134,8 @@ def test_rates_are_of_the_time_in_between_and_a_counter_that_began_anew_is_unkno
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     sampler = Sampler(Options())
     clock[0] += 2.0
-    lay(
-        system,
-        {
-            "sys/fs/cgroup/cpu.stat": f"usage_usec {5_000_000 + int(CORES * 1e6)}\n",
-            "proc/net/dev": "  eth0:1001000 1 0 0 0 0 0 0 500 1\n",
-        },
-    )
+    used = f"usage_usec {5_000_000 + int(CORES * 1e6)}\n"
+    lay(system, {"sys/fs/cgroup/cpu.stat": used, "proc/net/dev": "  eth0:1001000 1 0 0 0 0 0 0 500 1\n"})
     told = sampler.sample()
     assert (told["cpu"], told["rx_bits"], told["tx_bits"]) == (0.5, 4_000_000, 0)
     clock[0] += 1.0
@@ -296,12 +285,7 @@ def test_nothing_runs_on_any_node_when_it_has_ended(node: Node, cluster: Path, h
     assert child.stdout is not None
     assert child.stdout.readline()
     assert len(marked(cluster)) >= 3
-    if how == "reader":
-        child.stdout.close()
-    elif how == "term":
-        child.terminate()
-    else:
-        child.kill()
+    {"reader": child.stdout.close, "term": child.terminate, "kill": child.kill}[how]()
     child.wait(10)
     wait_for(lambda: not marked(cluster))
     child.stdout.close()

@@ -1,0 +1,439 @@
+"""JupyterLab on a real cluster of two nodes, in a real browser, through the real tunnel."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hvdctl import ssh, tunnel
+from hvdctl.cluster import Cluster
+
+from tests.chromium import launched, pictures
+from tests.e2e.conftest import Hvdctl, remove, wait_for
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.docker, pytest.mark.browser]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# A notebook that runs from top to bottom on two shared cores.
+PATIENCE_S = 300
+
+
+class Lab:
+    """A cluster with its JupyterLab open."""
+
+    def __init__(self, hvdctl: Hvdctl) -> None:
+        self.hvdctl = hvdctl
+        self.url = ""
+        self.open()
+
+    def open(self, *words: str) -> None:
+        self.url = self.hvdctl("jupyter", "--json", *words).data["url"]
+
+    @property
+    def cluster(self) -> Cluster:
+        os.environ["HVDCTL_HOME"] = str(self.hvdctl.home)
+        return Cluster(self.hvdctl.name)
+
+    @property
+    def base(self) -> str:
+        return self.url.partition("/lab")[0]
+
+    @property
+    def token(self) -> str:
+        return self.url.partition("token=")[2]
+
+    def head(self, command: str) -> subprocess.CompletedProcess[str]:
+        return ssh.run(self.cluster, "node0", ["sh", "-c", command])
+
+    def get(self, path: str, token: str | None = None) -> int:
+        """The code of an answer; 0 where there is none."""
+        headers = {"Authorization": f"token {token}"} if token else {}
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(urllib.request.Request(f"{self.base}{path}", headers=headers), timeout=30) as answer:
+                answer.read()
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return 0
+
+    def alive(self) -> bool:
+        return self.get("/api/status", self.token) == 200
+
+    def kernels(self) -> list[Any]:
+        request = urllib.request.Request(f"{self.base}/api/kernels", headers={"Authorization": f"token {self.token}"})
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=30) as answer:
+            found: list[Any] = json.loads(answer.read())
+            return found
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    made = Hvdctl(tmp_path_factory.mktemp("lab") / "home")
+    made("up", "--nodes", "2")
+    try:
+        yield Lab(made)
+        assert "0 left" in made("down", "-y").out
+        assert not _ours(made), "down left a tunnel"
+    finally:
+        made("jupyter", "--stop", code=None)
+        remove(made)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    yield context.new_page()
+    context.close()
+
+
+def _ours(hvdctl: Hvdctl) -> list[str]:
+    """Processes of this machine that are about the cluster's home."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if str(hvdctl.home) in line or f"tunnel {hvdctl.name}" in line]
+
+
+def _notebook(page: Page, lab: Lab, name: str) -> None:
+    """Open a notebook by its URL and wait for its kernel."""
+    page.goto(f"{lab.base}/lab/tree/notebooks/{name}?token={lab.token}&reset")
+    page.wait_for_selector(".jp-NotebookPanel .jp-Cell", timeout=60_000)
+    _idle(page)
+
+
+def _idle(page: Page, seconds: float = 60) -> None:
+    # The status bar, and not the notebook's own mark: that is idle too before there is a kernel.
+    page.get_by_text("Python (Horovod) | Idle").wait_for(timeout=seconds * 1000)
+
+
+def _run_all(page: Page) -> list[str]:
+    """Run all cells from the menu; the output of each code cell, when the last one has ended."""
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    cells = page.locator(".jp-CodeCell")
+    count = cells.count()
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        prompts = [cells.nth(index).locator(".jp-InputArea-prompt").inner_text() for index in range(count)]
+        if all(re.fullmatch(r"\[\d+\]:", prompt.strip()) for prompt in prompts):
+            break
+        assert time.monotonic() < deadline, f"not to the end: {prompts}"
+        page.wait_for_timeout(300)
+    _idle(page)
+    return [cells.nth(index).locator(".jp-Cell-outputWrapper").inner_text() for index in range(count)]
+
+
+def _new_notebook(page: Page, lab: Lab, name: str, *lines: str) -> None:
+    """A notebook of one cell, opened."""
+    cell = {
+        "cell_type": "code",
+        "id": "a",
+        "metadata": {},
+        "execution_count": None,
+        "outputs": [],
+        "source": "\n".join(lines),
+    }
+    text = json.dumps(
+        {
+            "cells": [cell],
+            "metadata": {"kernelspec": {"name": "python3", "display_name": "x"}},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+    )
+    done = ssh.run(lab.cluster, "node0", ["sh", "-c", f"cat > /shared/notebooks/{name}"], stdin=text)
+    assert done.returncode == 0
+    _notebook(page, lab, name)
+
+
+def _shot(page: Page, name: str) -> None:
+    page.screenshot(path=pictures() / f"jupyter-{name}.png")
+
+
+def test_without_the_token_nothing_opens(lab: Lab, page: Page) -> None:
+    page.goto(f"{lab.base}/lab")
+    page.wait_for_selector("input[name=password]")
+    assert not page.locator(".jp-LabShell").count()
+    _shot(page, "without-token")
+    for path in ("/api/contents", "/api/kernels", "/api/terminals", "/monitor/", "/files/notebooks/hello.ipynb"):
+        assert lab.get(path) in (302, 403, 200) and not _leaks(lab, path), path
+        assert lab.get(path, "0" * 48) != 200 or not _leaks(lab, path), path
+    assert lab.get("/api/contents", lab.token) == 200
+
+
+def _leaks(lab: Lab, path: str) -> bool:
+    """Whether a request without a token ends anywhere but at the login."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{lab.base}{path}", timeout=30) as answer:
+            return "/login" not in answer.url
+    except urllib.error.HTTPError as error:
+        return error.code not in (401, 403)
+
+
+def test_with_the_token_jupyterlab_loads_and_shows_the_examples(lab: Lab, page: Page) -> None:
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    outside: list[str] = []
+    page.on("request", lambda request: outside.append(request.url) if "127.0.0.1" not in request.url else None)
+    page.goto(lab.url)
+    page.wait_for_selector(".jp-Launcher", timeout=60_000)
+    for name in ("hello.ipynb", "training.ipynb", "scaling.ipynb"):
+        page.wait_for_selector(f".jp-DirListing-itemText:has-text('{name}')")
+    _shot(page, "lab")
+    assert not complaints
+    assert not [url for url in outside if url.startswith("http")]
+
+
+def test_hello_runs_from_the_ui_and_names_every_rank_on_both_nodes(lab: Lab, page: Page) -> None:
+    _notebook(page, lab, "hello.ipynb")
+    told = "\n".join(_run_all(page))
+    _shot(page, "hello")
+    for rank in (0, 1):
+        assert f"[rank {rank} node{rank}] hello from node{rank}" in told, told
+    assert "rank 0 has no luck" in told
+
+
+def test_training_runs_from_the_ui_with_its_curves(lab: Lab, page: Page) -> None:
+    _notebook(page, lab, "training.ipynb")
+    told = "\n".join(_run_all(page))
+    pictures_shown = page.locator(".jp-OutputArea-output img").count()
+    page.locator(".jp-OutputArea-output img").first.scroll_into_view_if_needed()
+    _shot(page, "training")
+    for rank in (0, 1):
+        assert f"[rank {rank} node{rank}]" in told, told
+    assert "resum" in told.lower(), told
+    assert pictures_shown >= 1
+
+
+def test_a_killed_kernel_and_a_killed_tunnel_recover(lab: Lab, page: Page) -> None:
+    _new_notebook(page, lab, "recover.ipynb", "import os", "print('pid', os.getpid())")
+    first = _run_all(page)[0]
+    assert "pid" in first
+    lab.head(f"kill -9 {first.split()[-1]}")
+    wait_for(lambda: _run_again(page) not in ("", first), 90)
+    _shot(page, "kernel-restarted")
+
+    keeper = tunnel.state(lab.cluster)["pid"]
+    (link,) = (int(pid) for pid in Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split())
+    os.kill(link, signal.SIGKILL)
+    wait_for(lambda: tunnel.state(lab.cluster)["rebuilt"] >= 1 and lab.alive(), 30)
+    before = _run_again(page)
+    assert "pid" in before
+    assert lab.hvdctl("jupyter", "--status", "--json").data["tunnel"]["rebuilt"] >= 1
+
+
+def _run_again(page: Page) -> str:
+    """What the one cell says now; nothing while there is no kernel."""
+    dialog = page.locator(".jp-Dialog button.jp-mod-accept")
+    if dialog.count():
+        dialog.first.click()
+    try:
+        _idle(page, 20)
+        page.locator(".jp-CodeCell .cm-content").first.click()
+        page.keyboard.press("Control+Enter")
+        page.wait_for_timeout(1500)
+        _idle(page, 20)
+    except Exception:
+        return ""
+    return page.locator(".jp-CodeCell .jp-Cell-outputWrapper").first.inner_text()
+
+
+def test_a_cell_that_fails_on_one_rank_names_it_and_ends_the_others(lab: Lab, page: Page) -> None:
+    _new_notebook(
+        page,
+        lab,
+        "failing.ipynb",
+        "%%hvd -np 2",
+        "import time",
+        "if rank == 1: raise ValueError('only here')",
+        "time.sleep(600)",
+    )
+    began = time.monotonic()
+    told = _run_all(page)[0]
+    assert time.monotonic() - began < 90
+    _shot(page, "failing-rank")
+    assert "rank 1 on node1" in told
+    assert "ValueError: only here" in told
+    wait_for(lambda: not lab.hvdctl.processes("hvd_cluster"), 30)
+
+
+def test_the_monitor_shows_every_node(lab: Lab, page: Page) -> None:
+    page.goto(f"{lab.base}/lab?token={lab.token}&reset")
+    page.wait_for_selector(".jp-Launcher", timeout=60_000)
+    page.locator(".jp-LauncherCard", has_text="Cluster monitor").click()
+    frame = page.frame_locator("iframe")
+    for node in ("node0", "node1"):
+        frame.get_by_text(node, exact=True).first.wait_for(timeout=30_000)
+    page.wait_for_timeout(4000)
+    _shot(page, "monitor")
+
+
+@pytest.mark.parametrize("name", ["hello", "training", "scaling"])
+def test_every_notebook_runs_unattended(lab: Lab, name: str) -> None:
+    command = (
+        f"cd /shared/notebooks && /opt/jupyter/bin/jupyter nbconvert --to notebook --execute --stdout {name}.ipynb "
+        f"> /tmp/{name}.out.ipynb"
+    )
+    done = ssh.run(lab.cluster, "node0", ["sh", "-c", command], timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+    cells = json.loads(lab.head(f"cat /tmp/{name}.out.ipynb").stdout)["cells"]
+    assert all(cell["execution_count"] for cell in cells if cell["cell_type"] == "code")
+    assert any(cell.get("outputs") for cell in cells)
+
+
+def test_nothing_listens_for_it_and_no_port_answers_from_outside(lab: Lab) -> None:
+    listed = lab.head("ss -Hltn").stdout.splitlines()
+    open_ports = [line.split()[3] for line in listed]
+    assert {place for place in open_ports if not place.startswith("127.")} <= {"0.0.0.0:2222", "[::]:2222"}
+    address = lab.cluster.nodes()[0].address
+    port = int(lab.base.rsplit(":", 1)[1])
+    for number in (8888, port):
+        with pytest.raises(OSError), socket.create_connection((address, number), timeout=2):
+            pass
+        look = f"timeout 3 bash -c '</dev/tcp/node0/{number}'"
+        assert ssh.run(lab.cluster, "node1", ["sh", "-c", look]).returncode
+    # The near end of the tunnel is on loopback alone.
+    near = subprocess.run(["ss", "-Hltn", f"sport = :{port}"], capture_output=True, text=True, check=True).stdout
+    assert [line.split()[3] for line in near.splitlines()] == [f"127.0.0.1:{port}"]
+
+
+def test_the_token_is_in_no_log_no_process_and_no_file_that_others_can_read(lab: Lab) -> None:
+    token = lab.token
+    lab.hvdctl("up", "--nodes", "2", "--verbose")
+    for file in (one for one in lab.hvdctl.home.rglob("*") if one.is_file()):
+        assert token.encode() not in file.read_bytes(), file
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert token not in listed
+    assert not lab.hvdctl.processes(token)
+    for node in ("node0", "node1"):
+        said = subprocess.run(
+            ["docker", "logs", f"hvdctl-{lab.hvdctl.name}-{node}"], capture_output=True, text=True, check=True
+        )
+        assert token not in said.stdout + said.stderr
+    # The word is in a file, so that the search itself does not hold it.
+    search = (
+        "grep -rlIs -f $HOME/.hvdctl/jupyter.token /home /tmp /shared /etc /run /var/log "
+        "/opt/hvdctl | xargs -r stat -c '%a %n'"
+    )
+    found = lab.head(search).stdout.splitlines()
+    assert found, "not even the file itself"
+    assert [line for line in found if not line.startswith("600 ")] == []
+
+
+def test_the_notebooks_user_has_no_privileges(lab: Lab) -> None:
+    told = lab.head(
+        "id -u; cat /etc/shadow; ls /root; grep CapEff /proc/self/status; command -v sudo su; ps -eo user,args"
+    )
+    lines = told.stdout.splitlines()
+    assert lines[0] == "1000"
+    assert "root:" not in told.stdout
+    assert told.stderr.count("Permission denied") == 2
+    assert any(line.split() == ["CapEff:", "0000000000000000"] for line in lines)
+    server = [line for line in lines if "jupyter-lab" in line]
+    assert server and all(line.startswith("hvd ") for line in server)
+
+
+def test_a_new_token_shuts_out_the_old_one_and_keeps_the_kernels(lab: Lab, page: Page) -> None:
+    _new_notebook(page, lab, "rotate.ipynb", "x = 41", "print('set')")
+    _run_all(page)
+    before, kernels = lab.token, {kernel["id"] for kernel in lab.kernels()}
+    lab.open("--rotate")
+    assert lab.token != before
+    assert lab.get("/api/contents", before) == 403
+    assert lab.alive()
+    assert {kernel["id"] for kernel in lab.kernels()} == kernels
+    # The cookie of the browser that was let in with the old one is worth nothing either.
+    page.goto(f"{lab.base}/lab")
+    page.wait_for_selector("input[name=password]")
+
+
+def test_a_server_that_dies_and_a_head_that_is_started_again_bring_it_back(lab: Lab) -> None:
+    before = lab.token
+    lab.head("pkill -9 -f bin/jupyter-lab")
+    wait_for(lambda: lab.alive(), 60)
+    subprocess.run(["docker", "restart", "-t", "2", f"hvdctl-{lab.hvdctl.name}-node0"], check=True, capture_output=True)
+    lab.hvdctl("up", "--nodes", "2")
+    wait_for(lambda: lab.alive(), 90)
+    lab.open()
+    assert lab.token == before
+
+
+def test_rest_calls_are_quick_while_all_ranks_train(lab: Lab) -> None:
+    def seconds(count: int = 60) -> list[float]:
+        found = []
+        for _ in range(count):
+            began = time.monotonic()
+            assert lab.get("/api/contents/notebooks", lab.token) == 200
+            found.append(time.monotonic() - began)
+            time.sleep(0.05)
+        return found
+
+    seconds(10)
+    idle = seconds()
+    lab.hvdctl.cwd = EXAMPLES
+    job = lab.hvdctl.start("run", "--", "python", "train_cifar_convnet.py", "--epochs", "1000")
+    try:
+        wait_for(lambda: lab.hvdctl.processes("train_cifar_convnet.py"), 60)
+        time.sleep(15)
+        busy = seconds()
+    finally:
+        job.send_signal(signal.SIGINT)
+        job.communicate(timeout=60)
+    ratio = statistics.median(busy) / statistics.median(idle)
+    print(
+        f"\nREST call: idle {statistics.median(idle) * 1000:.1f} ms, all ranks training "
+        f"{statistics.median(busy) * 1000:.1f} ms ({ratio:.1f} times), slowest {max(busy) * 1000:.0f} ms"
+    )
+    assert ratio < 6
+    assert statistics.median(busy) < 0.3
+
+
+def test_without_jupyter_there_is_none(hvdctl: Hvdctl) -> None:
+    hvdctl("up", "--nodes", "1", "--no-jupyter")
+    refused = hvdctl("jupyter", code=2)
+    assert "--jupyter" in refused.err
+    there = hvdctl(
+        "exec", "--json", "--", "sh", "-c", "ls /opt; python -c 'import hvd_cluster; print(hvd_cluster.nodes())'"
+    )
+    assert "jupyter" not in there.out
+    assert "node0" in there.out
+    assert hvdctl("down", "-y").code == 0
+
+
+def test_a_lost_head_is_told_with_the_way_back(hvdctl: Hvdctl) -> None:
+    hvdctl("up", "--nodes", "1")
+    lab = Lab(hvdctl)
+    subprocess.run(["docker", "rm", "-f", f"hvdctl-{hvdctl.name}-node0"], check=True, capture_output=True)
+    refused = hvdctl("jupyter", "--json", code=1)
+    assert "the head node0" in refused.err
+    assert f"`hvdctl up --name {hvdctl.name}`" in refused.err
+    status = hvdctl("jupyter", "--status", code=1)
+    assert "being opened again" in status.out
+    hvdctl("up", "--nodes", "1")
+    lab.open()
+    assert lab.alive()
+    assert hvdctl("down", "-y").code == 0
+    assert not _ours(hvdctl)
