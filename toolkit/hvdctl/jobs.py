@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from hvdctl import inventory, process, providers, ssh
+from hvdctl import inventory, paths, process, providers, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, JobFailed, UsageError
 from hvdctl.profile import Profile
@@ -92,7 +92,7 @@ def prepare(cluster: Cluster, job: Job) -> Request:
     profile = Profile.of(cluster) if job.tuned else None
     asked = request(job, spec, nodes, remote_dir(local), os.cpu_count() or 1, profile)
     # Numbers go on after `down`: the records of earlier runs are kept here.
-    asked["after"] = max((int(run.name) for run in _kept(cluster)), default=0)
+    asked["after"] = last_kept(cluster)
     if spec.framework != "pytorch" and job.launcher == "torch":
         raise UsageError("--launcher torch needs PyTorch", hint=f"this cluster has framework: {spec.framework}")
     if cluster.record("configure").get("ids") != [node.id for node in nodes]:
@@ -225,11 +225,13 @@ def fetch(cluster: Cluster, run: int) -> Path:
 
 
 def collect(cluster: Cluster) -> None:
-    """Copy the records of all runs."""
-    if ssh.agent(cluster, ssh.pick(cluster).name, "list"):
+    """Copy the records of all runs, and the benches that were measured in notebooks."""
+    head = ssh.pick(cluster).name
+    if ssh.agent(cluster, head, "list"):
         cluster.runs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        source = f"{ssh.pick(cluster).name}:{SHARE}/runs/"
-        _rsync(cluster, [f"--exclude={_SECRET}", source], f"{cluster.runs}/")
+        _rsync(cluster, [f"--exclude={_SECRET}", f"{head}:{SHARE}/runs/"], f"{cluster.runs}/")
+    if ssh.run(cluster, head, ["test", "-d", f"{SHARE}/bench"]).returncode == 0:
+        _rsync(cluster, ["--ignore-existing", f"{head}:{SHARE}/bench/"], f"{paths.private(cluster.folder / 'bench')}/")
 
 
 def log_file(cluster: Cluster, run: int, rank: int | None) -> Path:
@@ -332,6 +334,11 @@ def _copy(cluster: Cluster, run: int) -> Record:
     if record["state"] not in FINAL:
         record["state"] = "lost"
     return record
+
+
+def last_kept(cluster: Cluster) -> int:
+    """The highest number of the runs whose records are here; 0 where there are none."""
+    return max((int(run.name) for run in _kept(cluster)), default=0)
 
 
 def _kept(cluster: Cluster) -> list[Path]:

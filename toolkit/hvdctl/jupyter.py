@@ -59,10 +59,11 @@ def facts(spec: Spec, nodes: Sequence[Node], image: str) -> dict[str, Any]:
     }
 
 
-def write_facts(cluster: Cluster, spec: Spec, nodes: Sequence[Node], image: str) -> Path:
+def write_facts(cluster: Cluster, told: dict[str, Any]) -> Path:
     """The facts in a file of the cluster's folder, for the role that starts JupyterLab."""
     file = _file(cluster, "facts.json")
-    write(file, json.dumps(facts(spec, nodes, image), indent=1) + "\n")
+    # Numbers of runs go on after `down`, also of those that a notebook starts.
+    write(file, json.dumps(told | {"after": jobs.last_kept(cluster)}, indent=1) + "\n")
     return file
 
 

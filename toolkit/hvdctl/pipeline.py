@@ -249,10 +249,10 @@ def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, sec
     write(cluster.inventory, yaml.safe_dump(hosts, sort_keys=False))
     bundle = inventory.packed(inventory.bundle(cluster.name, nodes, host_keys, cluster.key().public))
     variables = {"node_bundle": bundle, "verify_rate": spec.net, **machines.variables(cluster, spec, nodes, image)}
-    told = jupyter.write_facts(cluster, spec, nodes, image)
-    variables |= {"jupyter_wanted": spec.jupyter, "jupyter_facts": str(told)}
+    facts = jupyter.facts(spec, nodes, image)
+    variables |= {"jupyter_wanted": spec.jupyter, "jupyter_facts": str(jupyter.write_facts(cluster, facts))}
     ids = [node.id for node in nodes]
-    wanted = digest(json.dumps(hosts), json.dumps(variables), paths.asset("playbooks"), ids, told)
+    wanted = digest(json.dumps(hosts), json.dumps(variables), paths.asset("playbooks"), ids, json.dumps(facts))
     if cluster.record("configure").get("digest") == wanted and not cluster.record("relink"):
         return False
     cluster.forget("configure")
