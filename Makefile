@@ -29,7 +29,8 @@ browser: $(VENV)/.ready ## the report in a real browser; installs Chromium where
 	@scripts/system.sh --tests
 	@$(BIN)/pytest tests/browser
 
-e2e: $(VENV)/.ready $(VENV)/gpulab/.ready $(VENV)/registry/.ready images ## the tests on a real engine
+e2e: $(VENV)/.ready $(VENV)/gpulab/.ready $(VENV)/registry/.ready images ## the tests on a real engine; installs Chromium where it is missing
+	@scripts/system.sh --tests
 	@$(BIN)/pytest tests/e2e -m "not vm" --numprocesses=2 --dist=loadfile --durations=8
 
 vm: $(VENV)/.ready images ## the tests on virtual machines; installs QEMU where it is missing

@@ -96,9 +96,9 @@ class LivePlot:
 
         picture = io.BytesIO()
         self.figure().savefig(picture, format="png", dpi=100)
-        image = Image(data=picture.getvalue(), format="png")
+        image = Image(data=picture.getvalue(), format="png")  # type: ignore[no-untyped-call, unused-ignore]
         if self._handle is None:
-            self._handle = display(image, display_id=True)
+            self._handle = display(image, display_id=True)  # type: ignore[no-untyped-call, unused-ignore]
         else:
             self._handle.update(image)
         took = time.monotonic() - began
