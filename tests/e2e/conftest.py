@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -125,6 +127,21 @@ class Output:
     def rest(self) -> str:
         self.text += self.process.communicate(timeout=PATIENCE)[0]
         return self.text
+
+
+def asked(url: str, path: str, token: str | None = None) -> int:
+    """The code of JupyterLab's answer at the near end of a tunnel; 0 where there is none."""
+    headers = {"Authorization": f"token {token}"} if token else {}
+    request = urllib.request.Request(f"{url.partition('/lab')[0]}{path}", headers=headers)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=30) as answer:
+            answer.read()
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:

@@ -16,7 +16,7 @@ import pexpect
 import pytest
 from hvdctl.gpulab.emulator import pki
 
-from .conftest import SCRIPTS, Hvdctl, Result, wait_for
+from .conftest import SCRIPTS, Hvdctl, Result, asked, wait_for
 from .emulators import Emulator, emulator, left, plain_image, start
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("plain_image")]
@@ -136,6 +136,23 @@ def test_one_job_of_four_gpus_with_a_bench(hvdctl: Jobs) -> None:
     told = hvdctl("bench", *words, "--max-steps", "4", "--max-seconds", "10", "--no-micro", "--json", "-y").data
     assert told["measured"] == 2
     assert "0 left" in hvdctl("down", "-y").out
+
+
+def test_jupyterlab_through_the_bastion(hvdctl: Jobs) -> None:
+    hvdctl.up("--layout", "2x1")
+    url = hvdctl("jupyter", "--json").data["url"]
+    token = url.partition("token=")[2]
+    assert asked(url, "/api/contents/notebooks/hello.ipynb", token) == 200
+    assert asked(url, "/api/contents") == 403
+    told = hvdctl(
+        "exec", "--", "python", "-c", "import os, hvd_cluster as hc; print(hc.run(lambda: os.environ['HVDCTL_RANK']))"
+    )
+    assert "['0', '1']" in told.out
+    looked = hvdctl("top", "--once", "--json").data
+    assert [node["node"] for node in looked["nodes"]] == ["node0", "node1"]
+    assert not [node for node in looked["nodes"] if "lost" in node]
+    hvdctl("down", "-y")
+    assert asked(url, "/api") == 0
 
 
 def test_killed_in_the_middle_of_ten_submissions(hvdctl: Jobs) -> None:

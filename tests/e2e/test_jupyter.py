@@ -21,7 +21,7 @@ from hvdctl import ssh, tunnel
 from hvdctl.cluster import Cluster
 
 from tests.chromium import launched, pictures
-from tests.e2e.conftest import Hvdctl, remove, wait_for
+from tests.e2e.conftest import Hvdctl, asked, remove, wait_for
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -61,17 +61,7 @@ class Lab:
         return ssh.run(self.cluster, "node0", ["sh", "-c", command])
 
     def get(self, path: str, token: str | None = None) -> int:
-        """The code of an answer; 0 where there is none."""
-        headers = {"Authorization": f"token {token}"} if token else {}
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(urllib.request.Request(f"{self.base}{path}", headers=headers), timeout=30) as answer:
-                answer.read()
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            return error.code
-        except OSError:
-            return 0
+        return asked(self.url, path, token)
 
     def alive(self) -> bool:
         return self.get("/api/status", self.token) == 200

@@ -23,7 +23,7 @@ from hvdctl import qemu, vmimage
 from hvdctl.cluster import Cluster
 from hvdctl.progress import Silent
 
-from .conftest import wait_for
+from .conftest import asked, wait_for
 from .machines import Lab, Machines, manifest
 
 TOOLS = (qemu.BINARY, "qemu-img", "vde_switch")
@@ -135,6 +135,26 @@ def test_a_horovod_job_spans_both_machines(pair: Machines) -> None:
     assert done.out.count("sum 3 of 2 by gloo") == 2, done.out
 
 
+WHERE = """
+import os
+import hvd_cluster as hc
+print(hc.run(lambda: os.uname().nodename, quiet=True))
+"""
+
+
+def test_jupyterlab_and_functions_on_both_machines(pair: Machines) -> None:
+    url = pair("jupyter", "--json").data["url"]
+    token = url.partition("token=")[2]
+    assert asked(url, "/api/contents/notebooks", token) == 200
+    assert asked(url, "/api/contents/notebooks") == 403
+    listening = pair.on("node0.machine", "ss -Hltnp | grep -c jupyter-lab", code=None)
+    assert listening.strip() == "0"
+    told = pair("exec", "node0", "--", "python3", "-c", WHERE)
+    assert "['node0', 'node1']" in told.out
+    looked = pair("top", "--once", "--json").data
+    assert [(node["node"], node["scope"]) for node in looked["nodes"]] == [("node0", "machine"), ("node1", "machine")]
+
+
 RELINK = """
 import sys
 from hvdctl import pipeline
@@ -179,6 +199,7 @@ def test_the_worker_comes_back_from_a_reboot_as_it_was(pair: Machines) -> None:
 def test_a_head_that_crashed_comes_back_with_its_share(pair: Machines) -> None:
     """Killed in the middle of nothing: what was on its disk stays, and the worker sees it again."""
     was = pair.ids()
+    url = pair("jupyter", "--json").data["url"]
     pair("exec", "node1", "--", "sh", "-c", "echo kept >/shared/c")
     os.kill(qemu.running(pair.name)["node0"], signal.SIGKILL)
     wait_for(lambda: "node0" not in qemu.running(pair.name))
@@ -189,6 +210,8 @@ def test_a_head_that_crashed_comes_back_with_its_share(pair: Machines) -> None:
     assert now["node0"] != was["node0"]
     for node in ("node0", "node1"):
         assert pair("exec", node, "--", "cat", "/shared/a", "/shared/c").out.split() == ["from", "the", "head", "kept"]
+    # Its token was on that disk, and the tunnel finds it by itself.
+    wait_for(lambda: asked(url, "/api/status", url.partition("token=")[2]) == 200, 300)
 
 
 def test_the_head_is_not_made_anew_without_a_word(pair: Machines) -> None:

@@ -69,6 +69,8 @@ def test_it_runs_answers_and_is_started_once(head: Node) -> None:
     assert len(servers(head)) == 1
     assert json.loads((home(head) / "cluster.json").read_text()) == {"cluster": "demo"}
     assert head.ask("jupyter", "start", stdin={"cluster": "other"})["changed"]
+    assert not head.ask("jupyter", "start", stdin={"cluster": "other", "after": 3})["changed"]
+    assert json.loads((home(head) / "cluster.json").read_text())["after"] == 3
     assert len(servers(head)) == 1
 
 
