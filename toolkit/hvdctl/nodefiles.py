@@ -19,6 +19,7 @@ _PLACES = {
     "page_config.json": f"{_LAB}/share/jupyter/lab/settings/page_config.json",
     "ipython_config.py": f"{_ROOT}/opt/venv/etc/ipython/ipython_config.py",
     "monitor.svg": f"{_OPT}/monitor.svg",
+    "jupyter": f"{_ROOT}/usr/local/bin/jupyter",
 }
 # Packages of hvdctl that are for the machine that it runs on.
 _NOT_ON_NODES = {"agent", "assets", "cli", "gpulab", "sites", "tfprovider"}

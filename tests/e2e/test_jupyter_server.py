@@ -1,0 +1,148 @@
+"""JupyterLab's server on a real cluster: who can get in, what brings it back, how quick it is while ranks train."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hvdctl import ssh
+
+from .conftest import Hvdctl, wait_for
+from .lab import Lab, opened, processes_of
+
+pytestmark = pytest.mark.docker
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with opened(tmp_path_factory.mktemp("lab")) as made:
+        yield made
+
+
+def test_nothing_listens_for_it_and_no_port_answers_from_outside(lab: Lab) -> None:
+    listed = lab.head("ss -Hltn").stdout.splitlines()
+    open_ports = [line.split()[3] for line in listed]
+    assert {place for place in open_ports if not place.startswith("127.")} <= {"0.0.0.0:2222", "[::]:2222"}
+    address = lab.cluster.nodes()[0].address
+    port = int(lab.base.rsplit(":", 1)[1])
+    for number in (8888, port):
+        with pytest.raises(OSError), socket.create_connection((address, number), timeout=2):
+            pass
+        look = f"timeout 3 bash -c '</dev/tcp/node0/{number}'"
+        assert ssh.run(lab.cluster, "node1", ["sh", "-c", look]).returncode
+    # The near end of the tunnel is on loopback alone.
+    near = subprocess.run(["ss", "-Hltn", f"sport = :{port}"], capture_output=True, text=True, check=True).stdout
+    assert [line.split()[3] for line in near.splitlines()] == [f"127.0.0.1:{port}"]
+
+
+def test_the_token_is_in_no_log_no_process_and_no_file_that_others_can_read(lab: Lab) -> None:
+    token = lab.token
+    lab.hvdctl("up", "--nodes", "2", "--verbose")
+    for file in (one for one in lab.hvdctl.home.rglob("*") if one.is_file()):
+        assert token.encode() not in file.read_bytes(), file
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert token not in listed
+    assert not lab.hvdctl.processes(token)
+    for node in ("node0", "node1"):
+        said = subprocess.run(
+            ["docker", "logs", f"hvdctl-{lab.hvdctl.name}-{node}"], capture_output=True, text=True, check=True
+        )
+        assert token not in said.stdout + said.stderr
+    # The word is in a file, so that the search itself does not hold it.
+    search = (
+        "grep -rlIs -f $HOME/.hvdctl/jupyter.token /home /tmp /shared /etc /run /var/log "
+        "/opt/hvdctl | xargs -r stat -c '%a %n'"
+    )
+    found = lab.head(search).stdout.splitlines()
+    assert found, "not even the file itself"
+    assert [line for line in found if not line.startswith("600 ")] == []
+
+
+def test_the_notebooks_user_has_no_privileges(lab: Lab) -> None:
+    told = lab.head(
+        "id -u; cat /etc/shadow; ls /root; grep CapEff /proc/self/status; command -v sudo su; ps -eo user,args"
+    )
+    lines = told.stdout.splitlines()
+    assert lines[0] == "1000"
+    assert "root:" not in told.stdout
+    assert told.stderr.count("Permission denied") == 2
+    assert any(line.split() == ["CapEff:", "0000000000000000"] for line in lines)
+    server = [line for line in lines if "jupyter-lab" in line]
+    assert server and all(line.startswith("hvd ") for line in server)
+
+
+def test_a_server_that_dies_and_a_head_that_is_started_again_bring_it_back(lab: Lab) -> None:
+    before = lab.token
+    lab.head("pkill -9 -f [b]in/jupyter-lab")
+    wait_for(lambda: lab.alive(), 60)
+    subprocess.run(["docker", "restart", "-t", "2", f"hvdctl-{lab.hvdctl.name}-node0"], check=True, capture_output=True)
+    lab.hvdctl("up", "--nodes", "2")
+    wait_for(lambda: lab.alive(), 90)
+    lab.open()
+    assert lab.token == before
+
+
+def test_rest_calls_are_quick_while_all_ranks_train(lab: Lab) -> None:
+    def seconds(count: int = 60) -> list[float]:
+        found = []
+        for _ in range(count):
+            began = time.monotonic()
+            assert lab.get("/api/contents/notebooks", lab.token) == 200
+            found.append(time.monotonic() - began)
+            time.sleep(0.05)
+        return found
+
+    seconds(10)
+    idle = seconds()
+    lab.hvdctl.cwd = EXAMPLES
+    job = lab.hvdctl.start("run", "--", "python", "train_cifar_convnet.py", "--epochs", "1000")
+    try:
+        wait_for(lambda: lab.hvdctl.processes("train_cifar_convnet.py"), 60)
+        time.sleep(15)
+        busy = seconds()
+    finally:
+        job.send_signal(signal.SIGINT)
+        job.communicate(timeout=60)
+    ratio = statistics.median(busy) / statistics.median(idle)
+    print(
+        f"\nREST call: idle {statistics.median(idle) * 1000:.1f} ms, all ranks training "
+        f"{statistics.median(busy) * 1000:.1f} ms ({ratio:.1f} times), slowest {max(busy) * 1000:.0f} ms"
+    )
+    assert ratio < 6
+    assert statistics.median(busy) < 0.3
+
+
+def test_without_jupyter_there_is_none(hvdctl: Hvdctl) -> None:
+    hvdctl("up", "--nodes", "1", "--no-jupyter")
+    refused = hvdctl("jupyter", code=2)
+    assert "--jupyter" in refused.err
+    there = hvdctl(
+        "exec", "--json", "--", "sh", "-c", "ls /opt; python -c 'import hvd_cluster; print(hvd_cluster.nodes())'"
+    )
+    assert "jupyter" not in there.out
+    assert "node0" in there.out
+    assert hvdctl("down", "-y").code == 0
+
+
+def test_a_lost_head_is_told_with_the_way_back(hvdctl: Hvdctl) -> None:
+    hvdctl("up", "--nodes", "1")
+    lab = Lab(hvdctl)
+    subprocess.run(["docker", "rm", "-f", f"hvdctl-{hvdctl.name}-node0"], check=True, capture_output=True)
+    refused = hvdctl("jupyter", "--json", code=1)
+    assert "the head node0" in refused.err
+    assert f"`hvdctl up --name {hvdctl.name}`" in refused.err
+    status = hvdctl("jupyter", "--status", code=1)
+    assert "being opened again" in status.out
+    hvdctl("up", "--nodes", "1")
+    lab.open()
+    assert lab.alive()
+    assert hvdctl("down", "-y").code == 0
+    assert not processes_of(hvdctl)
