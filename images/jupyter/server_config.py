@@ -1,6 +1,7 @@
 """JupyterLab on the head of a cluster: on a UNIX socket of its user alone, with a token that can be changed at any time."""
 
 import hashlib
+import re
 from pathlib import Path
 
 from jupyter_server.auth.identity import PasswordIdentityProvider
@@ -11,6 +12,14 @@ HOME = Path.home() / ".hvdctl"
 TOKEN = HOME / "jupyter.token"
 
 
+def read_token():
+    """The token; an error where the file is not whole. An empty one would mean that nobody is asked for it."""
+    text = TOKEN.read_text().strip()
+    if not re.fullmatch("[0-9a-f]{48}", text):
+        raise ValueError(f"{TOKEN} holds no token")
+    return text
+
+
 def _secret(token):
     """What login cookies are signed with: with another token, those given out before are worth nothing."""
     return hashlib.sha256(b"hvdctl cookies\0" + token.encode()).digest()
@@ -19,28 +28,33 @@ def _secret(token):
 class TokenOfFile(PasswordIdentityProvider):
     """The token is what stands in its file now, so that a new one counts at once and no kernel is lost for it."""
 
+    auth_enabled = True
+
     @default("token")
     def _token_of_file(self):
-        return TOKEN.read_text().strip()
+        return read_token()
 
     @default("allow_password_change")
     def _no_password(self):
         return False
 
     def get_user(self, handler):
-        self._look(handler)
-        return super().get_user(handler)
+        return super().get_user(handler) if self._look(handler) else None
 
     def process_login_form(self, handler):
-        self._look(handler)
-        return super().process_login_form(handler)
+        return super().process_login_form(handler) if self._look(handler) else None
 
     def _look(self, handler):
-        token = TOKEN.read_text().strip()
+        """Take the token as it is now; False where there is none, and so nobody gets in."""
+        try:
+            token = read_token()
+        except (OSError, ValueError):
+            return False
         if token != self.token:
             self.token = token
             handler.settings["token"] = token
             handler.settings["cookie_secret"] = _secret(token)
+        return True
 
 
 # A page that anybody may read, with the token in it, for a browser that is not here.
@@ -49,7 +63,7 @@ ServerApp.write_browser_open_files = lambda self: None
 c = get_config()  # noqa: F821 - Jupyter's
 
 c.ServerApp.identity_provider_class = TokenOfFile
-c.ServerApp.cookie_secret = _secret(TOKEN.read_text().strip())
+c.ServerApp.cookie_secret = _secret(read_token())
 c.ServerApp.sock = str(HOME / "jupyter.sock")
 c.ServerApp.sock_mode = "0600"
 c.ServerApp.root_dir = "/shared"

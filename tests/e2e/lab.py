@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -30,8 +29,9 @@ class Lab:
 
     @property
     def cluster(self) -> Cluster:
-        os.environ["HVDCTL_HOME"] = str(self.hvdctl.home)
-        return Cluster(self.hvdctl.name)
+        found = Cluster(self.hvdctl.name)
+        found.folder = self.hvdctl.folder
+        return found
 
     @property
     def base(self) -> str:

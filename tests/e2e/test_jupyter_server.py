@@ -66,17 +66,27 @@ def test_the_token_is_in_no_log_no_process_and_no_file_that_others_can_read(lab:
     assert [line for line in found if not line.startswith("600 ")] == []
 
 
+def test_without_a_token_that_is_whole_nobody_gets_in(lab: Lab) -> None:
+    lab.head("cp -p .hvdctl/jupyter.token .hvdctl/kept && : > .hvdctl/jupyter.token")
+    try:
+        for token in (None, "", lab.token):
+            assert lab.get("/api/contents", token) == 403
+        lab.head("rm .hvdctl/jupyter.token")
+        assert lab.get("/api/contents", lab.token) == 403
+    finally:
+        lab.head("mv .hvdctl/kept .hvdctl/jupyter.token")
+    assert lab.get("/api/contents", lab.token) == 200
+
+
 def test_the_notebooks_user_has_no_privileges(lab: Lab) -> None:
-    told = lab.head(
-        "id -u; cat /etc/shadow; ls /root; grep CapEff /proc/self/status; command -v sudo su; ps -eo user,args"
-    )
-    lines = told.stdout.splitlines()
-    assert lines[0] == "1000"
-    assert "root:" not in told.stdout
+    told = lab.head("cat /etc/shadow; ls /root; command -v sudo; cat /proc/$(pgrep -f [b]in/jupyter-lab)/status")
     assert told.stderr.count("Permission denied") == 2
-    assert any(line.split() == ["CapEff:", "0000000000000000"] for line in lines)
-    server = [line for line in lines if "jupyter-lab" in line]
-    assert server and all(line.startswith("hvd ") for line in server)
+    assert "root:" not in told.stdout
+    assert "/sudo" not in told.stdout
+    status = dict(line.split(":", 1) for line in told.stdout.splitlines() if ":" in line)
+    assert set(status["Uid"].split()) == {"1000"}
+    assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0
+    assert status["NoNewPrivs"].strip() == "1"
 
 
 def test_a_server_that_dies_and_a_head_that_is_started_again_bring_it_back(lab: Lab) -> None:
@@ -116,8 +126,8 @@ def test_rest_calls_are_quick_while_all_ranks_train(lab: Lab) -> None:
         f"\nREST call: idle {statistics.median(idle) * 1000:.1f} ms, all ranks training "
         f"{statistics.median(busy) * 1000:.1f} ms ({ratio:.1f} times), slowest {max(busy) * 1000:.0f} ms"
     )
-    assert ratio < 6
-    assert statistics.median(busy) < 0.3
+    # Not the ratio: on a machine that is busy with other tests it divides one chance by another.
+    assert statistics.median(busy) < 0.25
 
 
 def test_without_jupyter_there_is_none(hvdctl: Hvdctl) -> None:

@@ -68,9 +68,9 @@ def finished(pair: Machines, machine: str) -> str | None:
 
 
 def boot_seconds(said: str) -> float:
-    total = re.search(r"= (?:(\d+)min )?([\d.]+)s", said)
+    total = re.search(r"= (?:(\d+)min )?([\d.]+)(m?s)", said)
     assert total, said
-    return 60 * int(total[1] or 0) + float(total[2])
+    return 60 * int(total[1] or 0) + float(total[2]) / (1000 if total[3] == "ms" else 1)
 
 
 def test_status_says_what_the_machines_run_on(pair: Machines) -> None:

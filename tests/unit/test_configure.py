@@ -110,6 +110,24 @@ def test_a_jupyter_that_does_not_start_tells_why(cluster: Cluster, fake_nodes: P
 
 
 @needs_python
+@pytest.mark.parametrize("wanted", [True, False])
+def test_an_image_of_an_older_hvdctl_has_no_jupyter_and_that_is_no_error(
+    cluster: Cluster, fake_nodes: Path, ready: dict[str, Any], wanted: bool
+) -> None:
+    (fake_nodes / "jupyter.json").write_text('{"error": "no verb \'jupyter\'"}')
+    (fake_nodes / "jupyter.code").write_text("2")
+    configure.play(cluster, "up.yml", ready | {"jupyter_wanted": wanted}, lambda _: None)
+
+
+@needs_python
+def test_an_agent_that_says_no_json_is_quoted(cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]) -> None:
+    (fake_nodes / "jupyter.json").write_text("OSError: no space left on device")
+    (fake_nodes / "jupyter.code").write_text("1")
+    with pytest.raises(PhaseError, match="no space left on device"):
+        configure.play(cluster, "up.yml", ready, lambda _: None)
+
+
+@needs_python
 def test_without_jupyter_it_is_ended(cluster: Cluster, fake_nodes: Path, ready: dict[str, Any]) -> None:
     configure.play(cluster, "up.yml", ready | {"jupyter_wanted": False}, lambda _: None)
     assert (fake_nodes / "jupyter.words.node0").read_text() == "stop\n"

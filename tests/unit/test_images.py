@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hvdctl import engine, imagebuild, images, paths
+from hvdctl import engine, imagebuild, images, nodefiles, paths, wheels
 from hvdctl.errors import PhaseError, ToolMissing, UsageError
 from hvdctl.progress import Silent
 
@@ -23,7 +23,13 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "agent" / "sub").mkdir(parents=True)
     (tmp_path / "agent" / "__main__.py").write_text("print('one')\n")
     (tmp_path / "agent" / "sub" / "part.py").write_text("x = 1\n")
-    for file in ("hvd_cluster/__init__.py", "hvdctl/errors.py", "hvdctl/bench/fit.py", "hvdctl/cli/up.py"):
+    for file in (
+        "hvd_cluster/__init__.py",
+        "hvdctl/errors.py",
+        "hvdctl/bench/fit.py",
+        "hvdctl/cli/up.py",
+        "hvdctl/tunnel.py",
+    ):
         (tmp_path / "library" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "library" / file).write_text("y = 1\n")
     shutil.copytree(paths.asset("examples", "notebooks"), tmp_path / "examples" / "notebooks")
@@ -125,6 +131,7 @@ def test_sources_of_the_compile_change_everything(tree: Path, path: str) -> None
         "images/versions.toml",
         "images/cuda/Dockerfile",
         "library/hvdctl/cli/up.py",
+        "library/hvdctl/tunnel.py",
     ],
 )
 def test_words_for_people_and_other_variants_change_nothing(tree: Path, path: str) -> None:
@@ -154,6 +161,36 @@ def test_a_version_changes_the_images_that_it_goes_into(tree: Path, old: str, ne
         return text.replace(old, new)
 
     assert changed(tree, "images/versions.toml", edit) == expected
+
+
+def test_every_file_of_jupyter_goes_somewhere() -> None:
+    used = {*images._LAB, *nodefiles._PLACES}
+    assert used == set(nodefiles.folder("jupyter"))
+
+
+def test_what_is_on_nodes_is_enough_to_measure_predict_and_draw(tmp_path: Path) -> None:
+    """The files of the image alone, with what its JupyterLab brings; nothing of hvdctl that stays at home."""
+    for name, content in nodefiles.jupyter("pytorch").items():
+        if "/opt/hvdctl/lib/" in name:
+            file = tmp_path / name.partition("/opt/hvdctl/lib/")[2]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            assert isinstance(content, bytes)
+            file.write_bytes(content)
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import hvd_cluster.talk, hvd_cluster.sweeps, hvd_cluster.stored\n"
+        "from hvdctl.bench import figures, findings, fit, micro, plan, predict, ranks, report, results\n"
+        "import hvdctl; print(hvdctl.__file__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(tmp_path))
+
+
+def test_the_same_package_is_of_the_same_version_in_all_lists() -> None:
+    known = wheels.versions()
+    shared = known["common"].keys() & known["jupyter"].keys()
+    assert {name: known["common"][name] for name in shared} == {name: known["jupyter"][name] for name in shared}
 
 
 def test_a_frameworks_name_is_checked() -> None:

@@ -6,9 +6,11 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -145,11 +147,52 @@ def test_a_killed_keeper_leaves_no_ssh_and_is_replaced(ours: Cluster, far: str, 
 def test_a_head_that_refuses_is_named_and_nothing_stays(
     ours: Cluster, far: str, fake_nodes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tunnel, "_OPEN_S", 1.0)
+    monkeypatch.setattr(tunnel, "_OPEN_S", 8.0)
     (fake_nodes / "down").write_text("node0\n")
     with pytest.raises(HvdctlError, match="Connection refused"):
         tunnel.open_(ours, "node0", far, somewhere())
     assert not tunnel.state(ours)["running"]
+
+
+def test_a_port_that_is_lost_while_the_head_is_away_is_replaced(ours: Cluster, far: str, fake_nodes: Path) -> None:
+    port, _ = tunnel.open_(ours, "node0", far, somewhere())
+    (fake_nodes / "down").write_text("node0\n")
+    os.kill(ssh_of(fake_nodes, port), signal.SIGKILL)
+    wait_for(lambda: "Connection refused" in tunnel.state(ours).get("problem", ""))
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        (fake_nodes / "down").unlink()
+        wait_for(lambda: tunnel.state(ours).get("problem") == tunnel._TAKEN)
+        assert not tunnel.state(ours)["open"], "who listens there is not our ssh"
+        again, moved = tunnel.open_(ours, "node0", far, None)
+        assert again != port
+        assert moved == port
+        assert heard(again) == b"hello"
+
+
+def test_two_at_once_open_one_tunnel(ours: Cluster, far: str) -> None:
+    wanted = somewhere()
+    with ThreadPoolExecutor(4) as pool:
+        told = list(pool.map(lambda _: tunnel.open_(ours, "node0", far, wanted), range(4)))
+    assert told == [(wanted, None)] * 4
+
+
+def test_a_number_that_is_another_process_is_left_alone(ours: Cluster, far: str) -> None:
+    """A keeper that was killed leaves its number in the file; by now it may be somebody else's."""
+    other = subprocess.Popen(["sleep", "600"])
+    try:
+        (ours.folder / "jupyter").mkdir(mode=0o700)
+        (ours.folder / "jupyter" / "tunnel.lock").write_text(f"{other.pid}\n")
+        assert not tunnel.state(ours)["running"]
+        port, _ = tunnel.open_(ours, "node0", far, somewhere())
+        assert heard(port) == b"hello"
+        assert tunnel.close(ours)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
 
 
 def test_it_ends_with_its_cluster(ours: Cluster, far: str, fake_nodes: Path) -> None:

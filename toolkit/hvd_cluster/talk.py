@@ -29,7 +29,11 @@ class LocalTalk(Talk):
         hosts = [(node.name, layout.slots) for node in known.nodes[: layout.nodes]]
         folder = calls.private_folder()
         # To the share: other nodes need not have this package's other half.
-        shutil.copytree(WORKER, folder / "worker", ignore=shutil.ignore_patterns("__pycache__"))
+        try:
+            shutil.copytree(WORKER, folder / "worker", ignore=shutil.ignore_patterns("__pycache__"))
+        except (OSError, shutil.Error) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise ClusterError(f"the bench can't be put on the share: {error}") from None
         request = {
             "command": list(COMMAND),
             "user_command": " ".join(COMMAND),

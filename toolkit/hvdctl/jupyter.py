@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import http.client
 import json
 import time
 import urllib.error
@@ -33,7 +34,7 @@ class Opened:
 
 
 def facts(spec: Spec, nodes: Sequence[Node], image: str) -> dict[str, Any]:
-    """What `hvd_cluster` knows on the head, so that jobs of notebooks are started as `hvdctl run` does. Pure."""
+    """What `hvd_cluster` knows on the head, so that jobs of notebooks start as those of `hvdctl run`. Pure."""
     return {
         "cluster": spec.name,
         "provider": spec.provider,
@@ -60,12 +61,19 @@ def facts(spec: Spec, nodes: Sequence[Node], image: str) -> dict[str, Any]:
     }
 
 
-def write_facts(cluster: Cluster, told: dict[str, Any]) -> Path:
-    """The facts in a file of the cluster's folder, for the role that starts JupyterLab."""
+def variables(cluster: Cluster, spec: Spec, told: dict[str, Any]) -> dict[str, Any]:
+    """The variables of the role; the facts go by a file of the cluster's folder. No JupyterLab, no tunnel."""
+    if not spec.jupyter:
+        close(cluster)
+    try:
+        about = providers.REGISTRY[spec.provider].site.about(cluster.name)
+    except HvdctlError:
+        about = ""
     file = _file(cluster, "facts.json")
-    # Numbers of runs go on after `down`, also of those that a notebook starts.
-    write(file, json.dumps(told | {"after": jobs.last_kept(cluster)}, indent=1) + "\n")
-    return file
+    # Numbers of runs go on after `down`, and figures of benches say what the nodes are: also those of notebooks.
+    told = told | {"after": jobs.last_kept(cluster), "about": about}
+    write(file, json.dumps(told, indent=1) + "\n")
+    return {"jupyter_wanted": spec.jupyter, "jupyter_facts": str(file)}
 
 
 def open_(cluster: Cluster, step: Step, *, port: int | None = None, rotate: bool = False) -> Opened:
@@ -86,7 +94,7 @@ def status(cluster: Cluster) -> dict[str, Any]:
     cluster.spec()
     told: dict[str, Any] = {"cluster": cluster.name, "tunnel": tunnel.state(cluster)}
     try:
-        server = cast(dict[str, Any], ssh.agent(cluster, _head(cluster).name, "jupyter", "status"))
+        server = _server(cluster, _head(cluster))
     except HvdctlError as error:
         return told | {"server": None, "problem": error.message, "hint": error.hint}
     return told | {"server": server, "problem": None, "hint": ""}
@@ -121,6 +129,16 @@ def _head(cluster: Cluster) -> Node:
     return head
 
 
+def _server(cluster: Cluster, head: Node) -> dict[str, Any]:
+    """What the head's agent says of JupyterLab; of an image of an older hvdctl, that there is none."""
+    try:
+        return cast(dict[str, Any], ssh.agent(cluster, head.name, "jupyter", "status"))
+    except UsageError as error:
+        if "no verb" not in error.message:
+            raise
+        return {"installed": False, "wanted": False, "running": False, "answers": False, "log": []}
+
+
 def _require(cluster: Cluster, head: Node, step: Step) -> None:
     """JupyterLab is there and was asked to run, or an error that says what to do."""
     name = cluster.name
@@ -130,7 +148,7 @@ def _require(cluster: Cluster, head: Node, step: Step) -> None:
             hint=f"`hvdctl up --name {name} --jupyter` makes its nodes anew with it",
         )
     step.update("asking the head")
-    told = cast(dict[str, Any], ssh.agent(cluster, head.name, "jupyter", "status"))
+    told = _server(cluster, head)
     if not told["installed"]:
         raise HvdctlError(
             f"the image of {name!r} has no JupyterLab: {masked(cluster.spec().image)}",
@@ -171,7 +189,7 @@ def _asked(port: int, token: str) -> int:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return 0
 
 

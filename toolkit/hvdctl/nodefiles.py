@@ -21,8 +21,24 @@ _PLACES = {
     "monitor.svg": f"{_OPT}/monitor.svg",
     "jupyter": f"{_ROOT}/usr/local/bin/jupyter",
 }
-# Packages of hvdctl that are for the machine that it runs on.
-_NOT_ON_NODES = {"agent", "assets", "cli", "gpulab", "sites", "tfprovider"}
+# What of hvdctl measures, predicts and draws, and what that imports; no more, as each change of it makes new images.
+_ON_NODES = (
+    "__init__.py",
+    "bench",
+    "cluster.py",
+    "errors.py",
+    "inventory.py",
+    "jobs.py",
+    "keys.py",
+    "links.py",
+    "paths.py",
+    "process.py",
+    "profile.py",
+    "progress.py",
+    "providers.py",
+    "spec.py",
+    "ssh.py",
+)
 # A notebook for one framework only, and its name on the nodes.
 _NOTEBOOKS = {
     "training.ipynb": ("pytorch", "training.ipynb"),
@@ -48,7 +64,7 @@ def jupyter(framework: str) -> dict[str, Content]:
     return {
         **horovod(),
         **{place: sources[name] for name, place in _PLACES.items()},
-        **_tree(paths.library() / "hvdctl", f"{_OPT}/lib/hvdctl", without=_NOT_ON_NODES),
+        **_tree(paths.library() / "hvdctl", f"{_OPT}/lib/hvdctl", only=_ON_NODES),
         **{f"{_OPT}/notebooks/{name}": text for name, text in _notebooks(framework).items()},
     }
 
@@ -71,9 +87,10 @@ def _notebooks(framework: str) -> dict[str, bytes]:
     return found
 
 
-def _tree(root: Path, place: str, without: Collection[str] = ()) -> dict[str, Content]:
+def _tree(root: Path, place: str, only: Collection[str] | None = None) -> dict[str, Content]:
     return {
         f"{place}/{path.relative_to(root).as_posix()}": path.read_bytes()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts and path.relative_to(root).parts[0] not in without
+        if path.is_file() and "__pycache__" not in path.parts
+        if only is None or path.relative_to(root).parts[0] in only
     }

@@ -109,10 +109,9 @@ def up(spec: Spec, progress: Progress, ask: guards.Ask = guards.refuse) -> Repor
         cluster.store_spec(spec)
         with _timed(progress, "Provisioning", seconds) as step:
             outcome, not_given_back = _provision(cluster, spec, image, step)
-        nodes = cluster.nodes()
-        configured = _configure(cluster, spec, image, progress, seconds)
-        measured = _link(cluster, spec, progress, seconds)
-        return Report(spec.name, nodes, _told(outcome), configured, measured, seconds, not_given_back, spec.jupyter)
+        done = _configure(cluster, spec, image, progress, seconds)
+        link, nodes = _link(cluster, spec, progress, seconds), cluster.nodes()
+        return Report(spec.name, nodes, _told(outcome), done, link, seconds, not_given_back, spec.jupyter)
 
 
 def down(
@@ -147,6 +146,7 @@ def down(
         given_up = [*silent.values(), *(thing for thing in left if force and thing.startswith("host "))]
         left = [thing for thing in left if thing not in (*kept, *given_up)]
         if not left:
+            jupyter.close(cluster)  # once more: somebody may have opened it meanwhile
             cluster.remove()
         return Removed(name, left, kept, given_up, failed.message if failed else "")
 
@@ -234,8 +234,7 @@ def _provision(cluster: Cluster, spec: Spec, image: str, step: Step) -> tuple[Ou
     with _hinted(spec), providers.REGISTRY[spec.provider].site.watch(spec, step):
         outcome = _terraform(cluster, spec).apply(_variables(cluster, spec, image), step.update)
     nodes = [Node.read(node) for node in outcome.outputs["nodes"]]
-    keeps = providers.REGISTRY[spec.provider].keeps_machines
-    not_given_back = handover.release(cluster, nodes, step) if keeps else []
+    not_given_back = handover.release(cluster, nodes, step) if providers.REGISTRY[spec.provider].keeps_machines else []
     cluster.store_nodes(nodes)
     cluster.complete("provision", time.monotonic() - started)
     return outcome, not_given_back
@@ -250,7 +249,7 @@ def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, sec
     bundle = inventory.packed(inventory.bundle(cluster.name, nodes, host_keys, cluster.key().public))
     variables = {"node_bundle": bundle, "verify_rate": spec.net, **machines.variables(cluster, spec, nodes, image)}
     facts = jupyter.facts(spec, nodes, image)
-    variables |= {"jupyter_wanted": spec.jupyter, "jupyter_facts": str(jupyter.write_facts(cluster, facts))}
+    variables |= jupyter.variables(cluster, spec, facts)
     ids = [node.id for node in nodes]
     wanted = digest(json.dumps(hosts), json.dumps(variables), paths.asset("playbooks"), ids, json.dumps(facts))
     if cluster.record("configure").get("digest") == wanted and not cluster.record("relink"):

@@ -29,6 +29,7 @@ _OPEN_S = 30.0
 _CLOSE_S = 10.0
 _PAUSES = (0.2, 1.0, 2.0, 5.0, 10.0)
 _TAKEN = "another program has taken its port"
+_LISTENING = "0A"
 
 
 def open_(cluster: Cluster, head: str, target: str, port: int | None) -> tuple[int, int | None]:
@@ -38,13 +39,17 @@ def open_(cluster: Cluster, head: str, target: str, port: int | None) -> tuple[i
     """
     with _turn(cluster):
         now = state(cluster)
-        if now["running"] and now.get("target") == target and port in (None, now["port"]):
-            return _opened(cluster, int(now["port"])), None
-        _end(cluster)
-        wanted = port or int(now.get("port") or PORT)
-        chosen = free(wanted)
-        _start(cluster, head, target, chosen)
-        return _opened(cluster, chosen), wanted if chosen != wanted else None
+        wanted = chosen = port or int(now.get("port") or PORT)
+        if not (now["running"] and now.get("target") == target and wanted == now["port"]):
+            _end(cluster)
+            chosen = free(wanted)
+            _start(cluster, head, target, chosen)
+        while not _opened(cluster):
+            # Taken between our look and ssh's, or while it was away.
+            _end(cluster)
+            chosen = free(chosen + 1)
+            _start(cluster, head, target, chosen)
+        return chosen, wanted if chosen != wanted else None
 
 
 def close(cluster: Cluster) -> bool:
@@ -84,11 +89,13 @@ def free(wanted: int) -> int:
 def _start(cluster: Cluster, head: str, target: str, port: int) -> None:
     lock = os.open(_file(cluster, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # It is our turn and there is no keeper: none can hold it for longer than a look takes.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.ftruncate(lock, 0)
         _tell(cluster, port, target, problem="")
         words = [sys.executable, "-m", "hvdctl.tunnel", cluster.name, head, target, str(port), str(lock)]
         with cluster.log("tunnel").open("a") as log:
-            keeper = process.start(
+            process.start(
                 words,
                 outlive=True,
                 pass_fds=(lock,),
@@ -98,18 +105,19 @@ def _start(cluster: Cluster, head: str, target: str, port: int) -> None:
                 stderr=log,
                 env={**os.environ, "HVDCTL_HOME": str(paths.home())},
             )
-        os.pwrite(lock, f"{keeper.pid}\n".encode(), 0)
     finally:
         os.close(lock)
 
 
-def _opened(cluster: Cluster, port: int) -> int:
-    """Wait until the tunnel stands."""
+def _opened(cluster: Cluster) -> bool:
+    """Wait until the tunnel stands; False where another program has its port."""
     deadline = time.monotonic() + _OPEN_S
     while True:
         now = state(cluster)
         if now["open"]:
-            return port
+            return True
+        if now.get("problem") == _TAKEN:
+            return False
         if not now["running"] or time.monotonic() > deadline:
             problem = now.get("problem") or "it gave no reason"
             _end(cluster)
@@ -122,22 +130,23 @@ def _opened(cluster: Cluster, port: int) -> int:
 
 
 def _end(cluster: Cluster) -> bool:
-    pid = _keeper(cluster)
-    if pid is None:
-        return False
-    deadline = time.monotonic() + _CLOSE_S
-    number = signal.SIGTERM
-    while _keeper(cluster) is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-        if time.monotonic() > deadline:
-            number = signal.SIGKILL
+    """End the keeper, and its ssh with it; says whether there was one."""
+    was = False
+    began = time.monotonic()
+    while (pid := _keeper(cluster)) is not None:
+        was = True
+        waited = time.monotonic() - began
+        if waited > 2 * _CLOSE_S:
+            raise HvdctlError(f"the tunnel to {cluster.name!r} does not end", log=cluster.log("tunnel"))
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if waited > _CLOSE_S else signal.SIGTERM)
         time.sleep(0.05)
-    return True
+    return was
 
 
 def _keeper(cluster: Cluster) -> int | None:
-    """The process that holds the lock; a number alone may be another process's by now."""
+    """The process that holds the lock, 0 where it has not said yet which it is; a number alone proves nothing."""
     try:
         lock = os.open(_file(cluster, "lock"), os.O_RDONLY)
     except OSError:
@@ -145,8 +154,7 @@ def _keeper(cluster: Cluster) -> int | None:
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        text = os.pread(lock, 32, 0).split()
-        return int(text[0]) if text and text[0].isdigit() else None
+        return int(os.pread(lock, 32, 0).strip() or 0)
     finally:
         os.close(lock)
     return None
@@ -166,7 +174,7 @@ def _file(cluster: Cluster, kind: str) -> Path:
 
 
 def _tell(cluster: Cluster, port: int, target: str, *, problem: str, opened: bool = False, times: int = 0) -> None:
-    told = {"open": opened, "port": port, "target": target, "problem": problem, "since": time.time(), "rebuilt": times}
+    told = {"open": opened, "port": port, "target": target, "problem": problem, "rebuilt": times}
     write(_file(cluster, "json"), json.dumps(told, indent=1) + "\n")
 
 
@@ -179,19 +187,17 @@ def keep(cluster: Cluster, head: str, target: str, port: int) -> None:
     words = ssh.argv(cluster, head)
     words[-1:-1] = ["-N", "-T", "-o", "ExitOnForwardFailure=yes", "-L", f"127.0.0.1:{port}:{target}"]
     while cluster.exists:
-        said = _TAKEN
-        # Asked before: whoever has the port would be taken for our ssh.
-        if not _listens(port):
-            link = process.start(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-            try:
-                if _stands(link, port):
-                    _tell(cluster, port, target, problem="", opened=True, times=times)
-                    failures = 0
-                    _watch(link, cluster)
-                    times += 1
-            finally:
-                link.terminate()
-                said = _last_words(link)
+        # It says little (LogLevel ERROR), so nobody need read its pipe before it ends.
+        link = process.start(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        try:
+            if _stands(link, port):
+                _tell(cluster, port, target, problem="", opened=True, times=times)
+                failures = 0
+                _watch(link, cluster)
+                times += 1
+        finally:
+            link.terminate()
+            said = _last_words(link)
         if not cluster.exists:
             return
         _tell(cluster, port, target, problem=said, times=times)
@@ -203,26 +209,28 @@ def keep(cluster: Cluster, head: str, target: str, port: int) -> None:
 def _stands(link: subprocess.Popen[Any], port: int) -> bool:
     """Wait until ssh listens; False where it ended before."""
     while link.poll() is None:
-        if _listens(port):
-            return link.poll() is None
+        if _listens(link.pid, port):
+            return True
         time.sleep(0.05)
     return False
 
 
-def _listens(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-    except OSError:
+def _listens(pid: int, port: int) -> bool:
+    """Whether it is this process that listens: another one would be sent the token."""
+    wanted = f"0100007F:{port:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    sockets = {f"socket:[{row[9]}]" for row in rows if row[1] == wanted and row[3] == _LISTENING}
+    if not sockets:
         return False
+    with contextlib.suppress(OSError):
+        return any(str(entry.readlink()) in sockets for entry in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
 def _watch(link: subprocess.Popen[Any], cluster: Cluster) -> None:
-    """Until ssh ends; where the cluster is gone, it is ended."""
-    while cluster.exists:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            link.wait(2)
-            return
+    """Until ssh ends, or the cluster is gone."""
+    while cluster.exists and link.poll() is None:
+        time.sleep(1)
 
 
 def _last_words(link: subprocess.Popen[Any]) -> str:
@@ -234,6 +242,7 @@ def _last_words(link: subprocess.Popen[Any]) -> str:
 
 def main(words: list[str]) -> None:
     name, head, target, port, lock = words
+    os.pwrite(int(lock), f"{os.getpid()}\n".encode(), 0)
     os.set_inheritable(int(lock), False)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

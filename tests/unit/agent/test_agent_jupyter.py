@@ -8,6 +8,7 @@ import signal
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,6 +85,7 @@ def test_all_that_it_keeps_is_for_its_user_alone(head: Node) -> None:
 
 def test_the_token_is_kept_until_it_is_rotated(head: Node) -> None:
     head.ask("jupyter", "start", stdin={})
+    wait_for(lambda: answers(head))
     first = head.ask("jupyter", "token")["token"]
     assert len(first) == 48
     head.ask("jupyter", "start", stdin={})
@@ -91,7 +93,7 @@ def test_the_token_is_kept_until_it_is_rotated(head: Node) -> None:
     second = head.ask("jupyter", "rotate")["token"]
     assert second != first
     assert head.ask("jupyter", "token")["token"] == second
-    assert len(servers(head)) == 1 if (home(head) / "started").exists() else True
+    assert len(servers(head)) == 1
 
 
 def test_a_server_that_dies_is_started_again(head: Node) -> None:
@@ -114,7 +116,11 @@ def test_stop_ends_it_for_good_and_resume_starts_only_what_was_wanted(head: Node
     assert head.ask("jupyter", "resume") == {"changed": False}
     head.ask("jupyter", "start", stdin={})
     wait_for(lambda: answers(head))
+    began = time.monotonic()
     assert head.ask("jupyter", "stop") == {"changed": True}
+    assert time.monotonic() - began < 8
+    assert not alive(servers(head)[0])
+    assert not (home(head) / "cluster.json").exists()
     told = head.ask("jupyter", "status")
     assert (told["wanted"], told["running"], told["answers"]) == (False, False, False)
     assert head.ask("jupyter", "stop") == {"changed": False}
@@ -143,6 +149,42 @@ def test_examples_come_once_and_what_became_of_them_stays(head: Node) -> None:
     notebook.unlink()
     head.ask("jupyter", "start", stdin={})
     assert not notebook.exists()
+
+
+def test_a_token_that_a_crash_left_empty_is_made_anew(head: Node) -> None:
+    head.ask("jupyter", "start", stdin={})
+    (home(head) / "jupyter.token").write_text("")
+    assert len(head.ask("jupyter", "token")["token"]) == 48
+    head.ask("jupyter", "stop")
+    home(head).joinpath("jupyter.token").touch()
+    head.ask("jupyter", "resume")
+    assert len((home(head) / "jupyter.token").read_text().strip()) == 48
+
+
+def test_a_keeper_that_is_killed_takes_its_server_along(head: Node) -> None:
+    head.ask("jupyter", "start", stdin={})
+    wait_for(lambda: answers(head))
+    os.kill(int((home(head) / "jupyter.lock").read_text()), signal.SIGKILL)
+    wait_for(lambda: not alive(servers(head)[0]))
+    assert head.ask("jupyter", "resume") == {"changed": True}
+    wait_for(lambda: answers(head))
+    assert [alive(pid) for pid in servers(head)] == [False, True]
+
+
+def test_it_waits_for_a_share_that_is_not_there(head: Node) -> None:
+    share = Path(head.env["HVD_SHARED"])
+    away = share.rename(share.with_name("away"))
+    head.ask("jupyter", "start", stdin={})
+    wait_for(lambda: any("can't be started" in line for line in head.ask("jupyter", "status")["log"]))
+    away.rename(share)
+    wait_for(lambda: answers(head))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_an_image_without_it_is_told(head: Node) -> None:

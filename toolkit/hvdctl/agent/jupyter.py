@@ -10,17 +10,21 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from . import store
+from . import procs, store
 from .store import AgentError
 from .submit import agent, detached
 
 _LAB = Path("/opt/jupyter/bin/jupyter-lab")
 _EXAMPLES = Path("/opt/hvdctl/notebooks")
 _LOG_BYTES = 1 << 20
+_SHORTEN_S = 60.0
+_STOP_S = 20.0
+_TOKEN_BYTES = 24
 # A server that lived for this long has not failed at its start.
 _GOOD_S = 30.0
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -28,6 +32,13 @@ _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 def main(argv: list[str]) -> int:
     """`start` reads the facts of the cluster, for notebooks, as JSON on stdin."""
+    try:
+        return _called(argv)
+    except OSError as error:
+        raise AgentError(f"JupyterLab: {error.strerror}: {error.filename}") from None
+
+
+def _called(argv: list[str]) -> int:
     match argv:
         case ["start"]:
             store.answer(start(store.request()))
@@ -59,77 +70,92 @@ def start(facts: dict[str, Any]) -> dict[str, Any]:
     before = store.read(file) if file.exists() else None
     if before != facts:
         store.write(file, facts, 0o600)
-    # The number of the last run grows by itself: that alone is no change of the cluster.
-    changed = before is None or before | {"after": 0} != facts | {"after": 0}
-    if not _token_file().exists():
-        _write_token()
-        changed = True
-    changed = _bring_examples() or changed
-    return {"changed": _run() or changed, "installed": True}
+    # These change by themselves: they alone are no change of the cluster.
+    passing = {"after": 0, "about": ""}
+    changed = before is None or before | passing != facts | passing
+    brought = _bring_examples()
+    return {"changed": _run() or changed or brought, "installed": True}
 
 
 def stop() -> bool:
-    """End it for good, and forget its token."""
+    """End it for good, and forget its token and what notebooks were told."""
     was = _token_file().exists()
     _token_file().unlink(missing_ok=True)
-    pid = _keeper()
-    if pid is None:
-        return was
-    os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + 20
-    while _keeper() is not None and time.monotonic() < deadline:
+    (_home() / "cluster.json").unlink(missing_ok=True)
+    told = None
+    deadline = time.monotonic() + _STOP_S
+    while (pid := _keeper()) is not None:
+        was = True
+        if pid and pid != told:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            told = pid
+        if time.monotonic() > deadline:
+            raise AgentError(f"JupyterLab did not end within {_STOP_S:.0f} s")
         time.sleep(0.05)
-    return True
+    return was
 
 
 def status() -> dict[str, Any]:
     """What runs, whether it answers, and its last words where it does not."""
-    pid = _keeper()
     answers = _answers()
     told: dict[str, Any] = {
         "installed": lab().exists(),
         "wanted": _token_file().exists(),
-        "running": pid is not None,
+        "running": _keeper() is not None,
         "answers": answers,
         "socket": str(_socket()),
+        "log": [],
     }
     if not answers:
-        with contextlib.suppress(OSError):
-            lines = (_home() / "jupyter.log").read_text(errors="replace").strip().splitlines()
-            told["log"] = lines[-3:]
+        with contextlib.suppress(OSError), _log().open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
+            told["log"] = log.read().decode(errors="replace").strip().splitlines()[-3:]
     return told
 
 
 def keep(lock: int) -> NoReturn:
     """The server's parent: starts it again whenever it ends, until a SIGTERM comes. Holds the lock while it lives."""
-    os.set_inheritable(lock, False)
-    os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    child: subprocess.Popen[bytes] | None = None
-
-    def leave(*_: object) -> NoReturn:
-        if child is not None and child.poll() is None:
-            child.terminate()
-            try:
-                child.wait(10)
-            except subprocess.TimeoutExpired:
-                child.kill()
-        os._exit(0)
-
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.set_inheritable(lock, False)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGHUP, lambda *_: None)  # ignoring it outright would be inherited by terminals
+    signal.signal(signal.SIGALRM, lambda *_: _shorten(_log()))
+    signal.setitimer(signal.ITIMER_REAL, _SHORTEN_S, _SHORTEN_S)
     failures = 0
     while True:
-        _shorten(_home() / "jupyter.log")
-        _socket().unlink(missing_ok=True)  # of one that was killed
-        with contextlib.suppress(OSError):
-            (_share() / "notebooks").mkdir(exist_ok=True)  # where JupyterLab opens
         began = time.monotonic()
-        child = subprocess.Popen([str(lab())], env=_environment(), cwd=_share(), start_new_session=True)
-        code = child.wait()
-        print(f"hvd-agent: JupyterLab ended with {code}, it is started again", flush=True)  # noqa: T201 - the log
+        try:
+            said = f"JupyterLab ended with {_serve()}"
+        except OSError as error:  # such as a share that is not there
+            said = f"JupyterLab can't be started: {error}"
+        print(f"hvd-agent: {said}, it is started again", flush=True)  # noqa: T201 - the log
         failures = 0 if time.monotonic() - began > _GOOD_S else failures + 1
         time.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
+
+
+def _serve() -> int:
+    """The server, to its end or to ours."""
+    _socket().unlink(missing_ok=True)  # of one that was killed
+    child = subprocess.Popen(
+        [str(lab())],
+        env=_environment(),
+        cwd=_share(),
+        start_new_session=True,
+        # A second server beside one whose keeper was killed would take the socket from it.
+        preexec_fn=procs.dying_with_parent(signal.SIGTERM),
+    )
+    try:
+        return child.wait()
+    except SystemExit:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child.terminate()
+        try:
+            child.wait(_STOP_S / 2)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        raise
 
 
 def lab() -> Path:
@@ -137,19 +163,28 @@ def lab() -> Path:
 
 
 def _run() -> bool:
-    """Start the keeper where there is none."""
+    """Start the keeper where there is none, with a token that is whole."""
+    if not _whole(_token_file()):
+        _write_token()
     descriptor = os.open(_lock_file(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return False
-    detached([*agent(), "jupyter", "keep", str(descriptor)], _home() / "jupyter.log", descriptor, mode=0o600)
+    deadline = time.monotonic() + 1
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            # Who only looks whether it is held may hold it for a moment.
+            if _keeper() or time.monotonic() > deadline:
+                os.close(descriptor)
+                return False
+        time.sleep(0.02)
+    os.ftruncate(descriptor, 0)
+    detached([*agent(), "jupyter", "keep", str(descriptor)], _log(), descriptor, mode=0o600)
     return True
 
 
 def _keeper() -> int | None:
-    """The process that holds the lock."""
+    """The process that holds the lock; 0 where it has not said yet which it is."""
     try:
         descriptor = os.open(_lock_file(), os.O_RDONLY)
     except FileNotFoundError:
@@ -157,8 +192,7 @@ def _keeper() -> int | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        text = os.pread(descriptor, 32, 0).strip()
-        return int(text) if text.isdigit() else None
+        return int(os.pread(descriptor, 32, 0).strip() or 0)
     finally:
         os.close(descriptor)
     return None
@@ -180,16 +214,16 @@ def _bring_examples() -> bool:
     """The notebooks, once: what its user makes of them, or removes, stays so."""
     target = _share() / "notebooks"
     source = Path(os.environ.get("HVD_EXAMPLES") or _EXAMPLES)
-    if target.exists() or not source.is_dir():
+    if target.exists() or not _share().is_dir() or not source.is_dir():
         return False
-    # Whole or not at all, also where the share is full.
+    # Whole or not at all: on a share that is full, JupyterLab starts without them.
     part = target.with_name(f".notebooks.{os.getpid()}")
     try:
         shutil.copytree(source, part, copy_function=shutil.copyfile)
         part.rename(target)
-    except (OSError, shutil.Error) as error:
+    except (OSError, shutil.Error):
         shutil.rmtree(part, ignore_errors=True)
-        raise AgentError(f"can't copy the example notebooks to {target}: {error}") from None
+        return False
     return True
 
 
@@ -215,14 +249,23 @@ def _shorten(log: Path) -> None:
 
 
 def _token() -> str:
+    if not _token_file().exists():
+        raise AgentError("there is no JupyterLab on this node")
+    if not _whole(_token_file()):
+        _write_token()
+    return _token_file().read_text().strip()
+
+
+def _whole(file: Path) -> bool:
+    """Whether it holds a token: one that a crash left empty would keep everybody out."""
     try:
-        return _token_file().read_text().strip()
-    except FileNotFoundError:
-        raise AgentError("there is no JupyterLab on this node") from None
+        return len(file.read_text().strip()) == 2 * _TOKEN_BYTES
+    except OSError:
+        return False
 
 
 def _write_token() -> None:
-    store.write_bytes(_token_file(), f"{secrets.token_hex(24)}\n".encode(), 0o600)
+    store.write_bytes(_token_file(), f"{secrets.token_hex(_TOKEN_BYTES)}\n".encode(), 0o600, durable=True)
 
 
 def _home() -> Path:
@@ -231,6 +274,10 @@ def _home() -> Path:
 
 def _token_file() -> Path:
     return _home() / "jupyter.token"
+
+
+def _log() -> Path:
+    return _home() / "jupyter.log"
 
 
 def _lock_file() -> Path:

@@ -114,13 +114,16 @@ def write(path: Path, content: Any, mode: int = 0o644) -> None:
     write_bytes(path, (json.dumps(content, indent=1) + "\n").encode(), mode)
 
 
-def write_bytes(path: Path, content: bytes, mode: int = 0o644) -> None:
+def write_bytes(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = False) -> None:
     beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             os.fchmod(descriptor, mode)
             stream.write(content)
+            if durable:
+                stream.flush()
+                os.fsync(descriptor)
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
