@@ -12,7 +12,6 @@ from notebook_head import AGENT, FAKES, Head, wait_for
 
 @pytest.fixture
 def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
-    pytest.importorskip("cloudpickle", reason="in every image; here it comes with the extra `dev`")
     made = Head(tmp_path)
     programs = tmp_path / "bin"
     programs.mkdir()

@@ -16,7 +16,8 @@ def test_every_record_of_every_rank_arrives(head: Head) -> None:
             hc.report(step=step, loss=1 / (step + 1))
 
     records: list[dict[str, Any]] = []
-    cloudpickle = pytest.importorskip("cloudpickle")
+    import cloudpickle
+
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     try:
         hc.run(work, live=records.append)
@@ -71,7 +72,6 @@ def test_a_plot_of_nothing_is_refused() -> None:
 
 
 def test_a_notebook_has_one_picture_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("IPython")
     import IPython
     from hvd_cluster import figures
     from IPython import display

@@ -10,8 +10,6 @@ import hvd_cluster as hc
 import pytest
 from notebook_head import Head
 
-pytest.importorskip("IPython")
-
 
 @pytest.fixture
 def shell(head: Head, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Any]:
