@@ -37,7 +37,7 @@ def sources(folder: str) -> set[str]:
     return {name for name in listed if (ROOT / name).exists()}
 
 
-@pytest.mark.parametrize("folder", ["infra", "playbooks", "images"])
+@pytest.mark.parametrize("folder", ["infra", "playbooks", "images", "examples/notebooks"])
 def test_every_asset_travels_in_the_wheel(wheel: Path, folder: str) -> None:
     with zipfile.ZipFile(wheel) as archive:
         packed = {name.removeprefix("hvdctl/assets/") for name in archive.namelist()}
@@ -87,7 +87,7 @@ def test_it_works_from_a_clean_environment_and_another_folder(wheel: Path, tmp_p
     assert told.returncode == 0, told.stderr
     infra, reference = told.stdout.splitlines()
     assert Path(infra).is_relative_to(clean)
-    assert reference.startswith("hvdctl/horovod:pytorch-")
+    assert reference.startswith("hvdctl/jupyter:pytorch-")
 
     refused = call("plan", "--nodes", "2", "--image", "x")
     assert refused.returncode == 4

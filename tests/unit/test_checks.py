@@ -4,13 +4,14 @@ import json
 import shutil
 from collections import namedtuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
 from hvdctl import checks
 from hvdctl.cluster import Cluster
 from hvdctl.spec import Spec
-from support import IMAGE, Hvdctl, stand
+from support import IMAGE, Hvdctl, answer, stand
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -75,6 +76,21 @@ def test_every_node_is_checked(whole: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "horovod 0.28.1" in found["horovod build"].detail
     assert "957 Mbit/s of 1 Gbit/s asked" in found["link node1"].detail
     assert list(whole.glob(".hvdctl-check*")) == [], "the mark is taken away"
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "said"),
+    [
+        ({"installed": True, "answers": True, "log": []}, "ok", "it answers"),
+        ({"installed": True, "answers": False, "log": ["Bad config"]}, "fail", "Bad config"),
+        ({"installed": False, "answers": False, "log": []}, "warn", "the image has none"),
+    ],
+)
+def test_jupyter_is_asked_on_the_head(whole: Path, told: dict[str, Any], state: str, said: str) -> None:
+    answer(whole, "jupyter", told)
+    found = checks._jupyter(Cluster("demo"))
+    assert found.state == state
+    assert said in found.detail
 
 
 def test_a_share_that_can_not_be_written_fails(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from hvdctl import engine, images, jobs, links, overview, paths, process, providers, reach, ssh, terraform
+from hvdctl import engine, images, jobs, jupyter, links, overview, paths, process, providers, reach, ssh, terraform
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError
 from hvdctl.spec import Spec
@@ -77,6 +77,8 @@ def _nodes(cluster: Cluster) -> Iterator[Check]:
     yield Check("cluster", "ok", f"{len(nodes)} nodes running")
     yield from _on_all(cluster, nodes)
     yield _tried("share", lambda: _share(cluster, nodes))
+    if cluster.spec().jupyter:
+        yield _jupyter(cluster)
     if len(nodes) > 1:
         yield _tried("connections", lambda: _reach(cluster, nodes))
     yield from _links(cluster, nodes)
@@ -117,6 +119,19 @@ def _share(cluster: Cluster, nodes: list[Node]) -> str:
     if blind:
         raise HvdctlError(f"a file written on {head} is not seen on {', '.join(blind)}")
     return f"a file written on {head} is seen on {len(nodes)} of {len(nodes)} nodes"
+
+
+def _jupyter(cluster: Cluster) -> Check:
+    told = jupyter.status(cluster)
+    server = told["server"]
+    if server is None:
+        return Check("jupyter", "fail", told["problem"], told["hint"])
+    if not server["installed"]:
+        return Check("jupyter", "warn", "the image has none", "use --image auto, or --no-jupyter")
+    if not server["answers"]:
+        said = server["log"][-1] if server["log"] else "it says nothing"
+        return Check("jupyter", "fail", f"it does not answer: {said}", "it may just be starting: check again")
+    return Check("jupyter", "ok", "it answers on the head; `hvdctl jupyter` opens it")
 
 
 def _reach(cluster: Cluster, nodes: list[Node]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from hvdctl import providers
+from hvdctl import providers, tunnel
 from hvdctl.cluster import Cluster, known
 from hvdctl.errors import HvdctlError
 
@@ -32,6 +32,7 @@ def status(name: str) -> dict[str, Any]:
         "lost": lost,
         "link": cluster.record("link").get("measured"),
         "about": providers.REGISTRY[spec.provider].site.about(name),
+        "jupyter": {key: value for key, value in tunnel.state(cluster).items() if key in ("open", "port")},
         "folder": str(cluster.folder),
     }
 

@@ -26,6 +26,8 @@ def status(name: o.NameOption = None, json: o.JsonOption = False) -> None:
             terminal.line(told["about"])
         if told["link"]:
             terminal.line(f"Link {links.Measured(**told['link'])}")
+        if told["jupyter"]["open"]:
+            terminal.line(f"JupyterLab on 127.0.0.1:{told['jupyter']['port']}; `hvdctl jupyter` prints the URL")
         rows = [(n["name"], n["role"], n["state"], n["place"], n["slots"]) for n in told["nodes"]]
         terminal.table(("node", "role", "state", "address", "slots"), rows)
 
