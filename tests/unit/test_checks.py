@@ -81,9 +81,11 @@ def test_every_node_is_checked(whole: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("told", "state", "said"),
     [
-        ({"installed": True, "answers": True, "log": []}, "ok", "it answers"),
-        ({"installed": True, "answers": False, "log": ["Bad config"]}, "fail", "Bad config"),
-        ({"installed": False, "answers": False, "log": []}, "warn", "the image has none"),
+        ({"installed": True, "running": True, "answers": True, "log": []}, "ok", "it answers"),
+        ({"installed": True, "running": True, "answers": False, "log": []}, "ok", "starts within a minute"),
+        ({"installed": True, "running": True, "answers": False, "log": ["Bad config"]}, "fail", "Bad config"),
+        ({"installed": True, "running": False, "answers": False, "log": []}, "fail", "it says nothing"),
+        ({"installed": False, "running": False, "answers": False, "log": []}, "warn", "the image has none"),
     ],
 )
 def test_jupyter_is_asked_on_the_head(whole: Path, told: dict[str, Any], state: str, said: str) -> None:

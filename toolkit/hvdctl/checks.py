@@ -128,6 +128,8 @@ def _jupyter(cluster: Cluster) -> Check:
         return Check("jupyter", "fail", told["problem"], told["hint"])
     if not server["installed"]:
         return Check("jupyter", "warn", "the image has none", "use --image auto, or --no-jupyter")
+    if server["running"] and not server["answers"] and not server["log"]:
+        return Check("jupyter", "ok", "it starts within a minute, or when `hvdctl jupyter` opens it")
     if not server["answers"]:
         said = server["log"][-1] if server["log"] else "it says nothing"
         return Check("jupyter", "fail", f"it does not answer: {said}", "it may just be starting: check again")

@@ -46,6 +46,7 @@ def head(node: Node, tmp_path: Path) -> Iterator[Node]:
         "HVD_LAB": str(lab),
         "HVD_EXAMPLES": str(tmp_path / "examples"),
         "HVD_SHARED": str(tmp_path / "shared"),
+        "HVD_SETTLE": "0.01",
     }
     yield node
     node.call("jupyter", "stop")
@@ -73,6 +74,23 @@ def test_it_runs_answers_and_is_started_once(head: Node) -> None:
     assert not head.ask("jupyter", "start", stdin={"cluster": "other", "after": 3})["changed"]
     assert json.loads((home(head) / "cluster.json").read_text())["after"] == 3
     assert len(servers(head)) == 1
+
+
+def test_the_server_waits_until_up_is_over_or_somebody_asks_for_it(head: Node) -> None:
+    head.env["HVD_SETTLE"] = "600"
+    head.ask("jupyter", "start", stdin={})
+    wait_for(lambda: (home(head) / "jupyter.lock").read_text().strip())
+    time.sleep(0.5)
+    told = head.ask("jupyter", "status")
+    assert (told["running"], told["answers"], told["log"]) == (True, False, [])
+    assert not (home(head) / "started").exists()
+    head.ask("jupyter", "token")
+    wait_for(lambda: answers(head))
+    head.ask("jupyter", "token")
+    assert len(servers(head)) == 1
+    head.ask("jupyter", "stop")
+    head.ask("jupyter", "start", stdin={})
+    assert head.ask("jupyter", "stop") == {"changed": True}, "also while it waits"
 
 
 def test_all_that_it_keeps_is_for_its_user_alone(head: Node) -> None:

@@ -26,7 +26,7 @@ node      apply < bundle.json          write configuration files that differ
                                        CPU, memory, network and GPUs of this node, a line of JSON at a time
           top [--every SECONDS] [--count N]
                                        the samples of all nodes
-internal  jupyter resume, jupyter keep LOCK
+internal  jupyter resume, jupyter keep LOCK SECONDS
           supervise ID, rank ID [-- COMMAND ...], reap ID [--grace SECONDS]
 """
 

@@ -22,6 +22,7 @@ from .submit import agent, detached
 _LAB = Path("/opt/jupyter/bin/jupyter-lab")
 _EXAMPLES = Path("/opt/hvdctl/notebooks")
 _LOG_BYTES = 1 << 20
+_SETTLE_S = 60.0
 _SHORTEN_S = 60.0
 _STOP_S = 20.0
 _TOKEN_BYTES = 24
@@ -43,19 +44,21 @@ def _called(argv: list[str]) -> int:
         case ["start"]:
             store.answer(start(store.request()))
         case ["resume"]:
-            store.answer({"changed": _token_file().exists() and _run()})
+            store.answer({"changed": _token_file().exists() and _run(settle=0)})
         case ["stop"]:
             store.answer({"changed": stop()})
         case ["status"]:
             store.answer(status())
         case ["token"]:
+            _wake()
             store.answer({"token": _token(), "socket": str(_socket())})
         case ["rotate"]:
             _token()
             _write_token()
+            _wake()
             store.answer({"token": _token(), "socket": str(_socket())})
-        case ["keep", descriptor]:
-            keep(int(descriptor))
+        case ["keep", descriptor, settle]:
+            keep(int(descriptor), float(settle))
         case _:
             raise AgentError("usage: jupyter start | status | token | rotate | stop")
     return 0
@@ -74,7 +77,9 @@ def start(facts: dict[str, Any]) -> dict[str, Any]:
     passing = {"after": 0, "about": ""}
     changed = before is None or before | passing != facts | passing
     brought = _bring_examples()
-    return {"changed": _run() or changed or brought, "installed": True}
+    # `up` goes on with verifying the nodes and measuring their link, and a start takes a core for seconds, on an
+    # emulated machine for a minute.
+    return {"changed": _run(settle=_settle()) or changed or brought, "installed": True}
 
 
 def stop() -> bool:
@@ -114,14 +119,19 @@ def status() -> dict[str, Any]:
     return told
 
 
-def keep(lock: int) -> NoReturn:
+def keep(lock: int, settle: float) -> NoReturn:
     """The server's parent: starts it again whenever it ends, until a SIGTERM comes. Holds the lock while it lives."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     os.set_inheritable(lock, False)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGHUP, lambda *_: None)  # ignoring it outright would be inherited by terminals
     signal.signal(signal.SIGALRM, lambda *_: _shorten(_log()))
     signal.setitimer(signal.ITIMER_REAL, _SHORTEN_S, _SHORTEN_S)
+    # Woken by the first who asks for the token.
+    signal.sigtimedwait({signal.SIGUSR1}, settle)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # what is started inherits it
     failures = 0
     while True:
         began = time.monotonic()
@@ -162,8 +172,8 @@ def lab() -> Path:
     return Path(os.environ.get("HVD_LAB") or _LAB)
 
 
-def _run() -> bool:
-    """Start the keeper where there is none, with a token that is whole."""
+def _run(*, settle: float) -> bool:
+    """Start the keeper where there is none, with a token that is whole; it starts the server after `settle` seconds."""
     if not _whole(_token_file()):
         _write_token()
     descriptor = os.open(_lock_file(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -179,7 +189,7 @@ def _run() -> bool:
                 return False
         time.sleep(0.02)
     os.ftruncate(descriptor, 0)
-    detached([*agent(), "jupyter", "keep", str(descriptor)], _log(), descriptor, mode=0o600)
+    detached([*agent(), "jupyter", "keep", str(descriptor), str(settle)], _log(), descriptor, mode=0o600)
     return True
 
 
@@ -196,6 +206,13 @@ def _keeper() -> int | None:
     finally:
         os.close(descriptor)
     return None
+
+
+def _wake() -> None:
+    """Have a keeper that still waits start the server now."""
+    if pid := _keeper():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
 
 
 def _answers() -> bool:
@@ -286,6 +303,10 @@ def _lock_file() -> Path:
 
 def _socket() -> Path:
     return _home() / "jupyter.sock"
+
+
+def _settle() -> float:
+    return float(os.environ.get("HVD_SETTLE") or _SETTLE_S)
 
 
 def _share() -> Path:
