@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -50,6 +51,7 @@ def head(node: Node, tmp_path: Path) -> Iterator[Node]:
     }
     yield node
     node.call("jupyter", "stop")
+    shutil.rmtree(home)
 
 
 def home(head: Node) -> Path:
