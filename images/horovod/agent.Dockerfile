@@ -4,7 +4,8 @@ FROM ${RUNTIME}
 
 USER root
 COPY root/ /
+# What a user installs into /shared/python is there for kernels and for ranks on every node.
 RUN chmod -R go-w /opt/hvdctl && chmod 0755 /usr/local/bin/hvd-* \
  && python3 -m compileall -q /opt/hvdctl/agent /opt/hvdctl/lib \
- && echo /opt/hvdctl/lib > "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/hvdctl.pth"
+ && printf '%s\n' /opt/hvdctl/lib /shared/python > "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/hvdctl.pth"
 USER hvd

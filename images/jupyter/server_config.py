@@ -72,8 +72,9 @@ c.ServerApp.open_browser = False
 c.ServerApp.terminado_settings = {"shell_command": ["/bin/bash", "-l"]}
 c.Application.log_level = "WARN"
 
-# No port for kernels either: on a machine, the container shares the network of the host with its other users.
-c.KernelManager.transport = "ipc"
+# Ranks that say much are shortened by hvd_cluster; here only what would stall a browser is cut.
+c.ZMQChannelsWebsocketConnection.iopub_data_rate_limit = 100_000_000
+c.ZMQChannelsWebsocketConnection.iopub_msg_rate_limit = 10_000
 # A share has no bin to put files into.
 c.FileContentsManager.delete_to_trash = False
 
@@ -92,7 +93,6 @@ c.ServerProxy.servers = {
         "launcher_entry": {
             "title": "Cluster monitor",
             "icon_path": "/opt/hvdctl/monitor.svg",
-            "category": "Other",
         },
     }
 }

@@ -216,6 +216,21 @@ def test_run_as_json_has_one_document_on_stdout(hvdctl: Hvdctl, cluster: Cluster
     assert "[0] hello" in result.err
 
 
+def test_jobs_says_where_the_head_can_not_be_asked(hvdctl: Hvdctl, cluster: Cluster, fake_nodes: Path) -> None:
+    keep(cluster, 3)
+    answer(fake_nodes, "list", [{**RECORD, "id": 4, "command": "x"}])
+    whole = hvdctl("jobs", "--name", "demo")
+    assert whole.err == ""
+    (fake_nodes / "down").write_text("node0\n")
+    part = hvdctl("jobs", "--name", "demo")
+    assert part.code == 0
+    assert "not all" in part.err
+    assert len(part.out.splitlines()) == len(whole.out.splitlines()) - 1
+    refused = hvdctl("jobs", "--name", "nobody")
+    assert refused.code == 2
+    assert "there is no cluster 'nobody'" in refused.err
+
+
 def test_run_detached_says_how_to_follow(hvdctl: Hvdctl, cluster: Cluster, fake_nodes: Path) -> None:
     answer(fake_nodes, "submit", {"id": 4})
     result = hvdctl("run", "--name", "demo", "--detach", "--", "x")

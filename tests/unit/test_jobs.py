@@ -201,7 +201,7 @@ def test_a_run_that_never_was(cluster: Cluster) -> None:
     gone = Cluster("gone")
     with pytest.raises(UsageError, match="there is no run 9 of cluster 'gone'"):
         jobs.show(gone, 9)
-    with pytest.raises(UsageError, match="'gone' has no run yet"):
+    with pytest.raises(UsageError, match="there is no cluster 'gone'"):
         jobs.latest(gone)
 
 

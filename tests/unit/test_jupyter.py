@@ -164,6 +164,7 @@ def test_a_cluster_without_it_says_how_to_get_it(cluster: Cluster, engine: FakeE
         (("--port", "65536"), "1024 to 65535"),
         (("--port", "x"), "not a whole number"),
         (("--stop", "--status"), "don't go together"),
+        (("--stop", "--port", "9000"), "--stop takes none"),
     ],
 )
 def test_bad_input_is_refused(cluster: Cluster, hvdctl: Hvdctl, words: tuple[str, ...], said: str) -> None:

@@ -7,6 +7,7 @@
     hc.run(train, live=hc.LivePlot("loss")) # and a figure of what the ranks report while they run
 
     %%hvd -np 4
+    import torch
     hvd.allreduce(torch.ones(3) * rank)     # or a cell, as it stands
 
     hc.bench()                              # how training scales over the nodes; hc.plot() shows it

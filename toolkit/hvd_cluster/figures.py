@@ -46,9 +46,14 @@ class LivePlot:
             self._draw()
 
     def close(self) -> None:
-        """Draw what came last."""
+        """Draw what came last, and tell of names that nobody reported."""
         if self._stale:
             self._draw()
+        known = {name for record in self.records for name in record} - {"rank", "seconds"}
+        for name in self.names:
+            if name not in known:
+                there = f"reported: {', '.join(sorted(known))}" if known else "nothing was reported"
+                sys.stderr.write(f"no rank reported {name!r}; {there}\n")
 
     def figure(self) -> Figure:
         """The drawing as it stands now."""

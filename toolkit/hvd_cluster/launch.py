@@ -39,6 +39,7 @@ def run(
     """Call a function on `np` ranks (default: all slots) and return what each of them returned, by rank.
 
         def where():
+            import os
             import horovod.torch as hvd
             hvd.init()
             return hvd.rank(), os.uname().nodename
@@ -67,10 +68,14 @@ def execute(
     request["command"] = ["python3", "-m", "hvd_cluster.worker", str(call.folder)]
     if live is not None:
         request["env"]["HVD_LIVE"] = str(call.folder)
-    write = (lambda _: None) if quiet else _show
+    shown = Shown()
+    write = (lambda _: None) if quiet else shown.write
     try:
         with Run(request, call.folder) as started:
-            _watch(started, call, write, live, timeout)
+            try:
+                _watch(started, call, write, live, timeout)
+            finally:
+                shown.close(started.id)
             return _results(started.record(), call, started)
     finally:
         shutil.rmtree(call.folder, ignore_errors=True)
@@ -245,6 +250,23 @@ def _name(func: Callable[..., Any]) -> str:
     return f"notebook: run({getattr(func, '__name__', type(func).__name__)})"
 
 
-def _show(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+class Shown:
+    """What a cell shows of the ranks' output: so much that a browser can bear it, and how to see the rest."""
+
+    def __init__(self, most: int = 500_000) -> None:
+        self.room = most
+        self.left_out = 0
+
+    def write(self, text: str) -> None:
+        if len(text) > self.room:
+            whole = text[: self.room].rfind("\n") + 1
+            self.left_out += text.count("\n", whole)
+            text, self.room = text[:whole], 0
+        self.room -= len(text)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def close(self, run: int) -> None:
+        if self.left_out:
+            sys.stdout.write(f"... {self.left_out} more lines; `hvdctl logs {run}` shows all\n")
+            sys.stdout.flush()

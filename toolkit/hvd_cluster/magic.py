@@ -63,7 +63,7 @@ def run_cell(shell: Any, line: str, cell: str) -> None:
     try:
         np = ranks_of(options.np, known)
     except ValueError as error:
-        raise UsageError(str(error).replace("np=", "-np ", 1)) from None
+        raise UsageError(str(error).replace("np=", "-np ")) from None
     kept = options.out is not None
     try:
         packed = pack(cells.execute, (source, name), {"pushed": pushed, "kept": kept}, extra=(name,))
@@ -88,7 +88,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser("%%hvd", description=_USAGE, add_help=False, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-np", type=int, help="how many ranks (default: all slots)")
+    parser.add_argument("-np", "--np", type=int, help="how many ranks (default: all slots)")
     parser.add_argument("--push", type=_names, default=[], metavar="A,B", help="variables that the ranks get a copy of")
     parser.add_argument("--out", type=_variable, metavar="NAME", help="keep the last value of each rank, as a list")
     parser.add_argument("--quiet", action="store_true", help="don't show what ranks print")

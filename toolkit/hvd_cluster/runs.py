@@ -94,12 +94,13 @@ class Run:
                 told = []
                 for line in (line.decode(errors="replace") for line in lines):
                     tag = _TAGGED.match(line)
-                    # When a rank has failed, what others say is about their being ended; all of it stays in the logs.
-                    failed = failed or (tag is not None and line[tag.end() :] == FAILED)
                     if tag is None:
                         self._beside.append(line)
-                    elif not failed:
-                        told.append(f"{line}\n")
+                        continue
+                    if not failed and line != f"{tag[0]}{FAILED}":
+                        told.append(f"{line.removesuffix(FAILED)}\n")
+                    # When a rank has failed, what others say is about their being ended; all of it stays in the logs.
+                    failed = failed or line.endswith(FAILED)
                 yield "".join(told)
             code = follower.wait()
         finally:

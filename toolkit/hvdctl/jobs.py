@@ -190,11 +190,22 @@ def show(cluster: Cluster, run: int) -> Record:
     )
 
 
-def rows(cluster: Cluster) -> list[Record]:
-    """Every run: those on the head, and those of clusters of this name before it."""
+def rows(cluster: Cluster, missed: Callable[[], None] = lambda: None) -> list[Record]:
+    """Every run: those on the head, and those of clusters of this name before it.
+
+    `missed` is called where there is a head that can't be asked.
+    """
     copies = [_copy(cluster, int(folder.name)) for folder in _kept(cluster)]
     kept = {int(copy["id"]): {**copy, "command": copy["user_command"]} for copy in copies}
-    live = cast(list[Record], _asked(cluster, lambda head: ssh.agent(cluster, head, "list"), list))
+    if not kept and not cluster.exists:
+        cluster.spec()  # says that there is no such cluster
+
+    def unasked() -> list[Record]:
+        if cluster.nodes():
+            missed()
+        return []
+
+    live = cast(list[Record], _asked(cluster, lambda head: ssh.agent(cluster, head, "list"), unasked))
     merged = {**kept, **{int(row["id"]): row for row in live}}
     return [merged[number] for number in sorted(merged)]
 

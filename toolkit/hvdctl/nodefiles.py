@@ -14,6 +14,7 @@ _LAB = f"{_ROOT}/opt/jupyter"
 # What of images/jupyter goes where; the other files there are of the layer below.
 _PLACES = {
     "server_config.py": f"{_LAB}/etc/jupyter/jupyter_server_config.py",
+    "jupyter_config.json": f"{_LAB}/etc/jupyter/jupyter_config.json",
     "kernel.json": f"{_LAB}/share/jupyter/kernels/python3/kernel.json",
     "overrides.json": f"{_LAB}/share/jupyter/lab/settings/overrides.json",
     "page_config.json": f"{_LAB}/share/jupyter/lab/settings/page_config.json",

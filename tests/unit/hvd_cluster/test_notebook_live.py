@@ -97,3 +97,10 @@ def test_a_notebook_has_one_picture_that_changes(monkeypatch: pytest.MonkeyPatch
     plot.close()
     plot.close()
     assert shown == ["display", "update"]
+
+
+def test_a_name_that_nobody_reports_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    plot = hc.LivePlot("los")
+    plot({"rank": 0, "seconds": 0.1, "step": 1, "loss": 2.0})
+    plot.close()
+    assert capsys.readouterr().err == "no rank reported 'los'; reported: loss, step\n"

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hvd_cluster as hc
 import pytest
+from hvd_cluster import launch
 from notebook_head import Head, wait_for
 
 pytestmark = pytest.mark.usefixtures("head")
@@ -99,6 +101,33 @@ def test_output_comes_while_ranks_run(head: Head, capsys: pytest.CaptureFixture[
 
     hc.run(work, live=live)
     assert (head.share / "go").exists()
+
+
+def test_much_output_is_shortened_and_the_result_comes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "Shown", partial(launch.Shown, 1000))
+
+    def work() -> str:
+        for index in range(500):
+            print("line", index)
+        return "done"
+
+    assert hc.run(work, np=1) == ["done"]
+    told = capsys.readouterr().out.splitlines()
+    shown = [line for line in told if "] line " in line]
+    assert 0 < len(shown) < 100
+    assert told[-1].startswith(f"... {500 - len(shown)} more lines; `hvdctl logs ")
+
+
+def test_a_rank_that_fails_in_the_middle_of_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        print("almost", end="")
+        raise ValueError("x")
+
+    with pytest.raises(hc.RankError):
+        hc.run(work, np=1)
+    assert capsys.readouterr().out == "[rank 0 localhost] almost\n"
 
 
 def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from .submit import agent, detached
 _LAB = Path("/opt/jupyter/bin/jupyter-lab")
 _EXAMPLES = Path("/opt/hvdctl/notebooks")
 _LOG_BYTES = 1 << 20
+_OURS = "hvd-agent: "
 _SETTLE_S = 60.0
 _SHORTEN_S = 60.0
 _STOP_S = 20.0
@@ -115,7 +116,9 @@ def status() -> dict[str, Any]:
     if not answers:
         with contextlib.suppress(OSError), _log().open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
-            told["log"] = log.read().decode(errors="replace").strip().splitlines()[-3:]
+            lines = log.read().decode(errors="replace").strip().splitlines()[-3:]
+            # Of one that is starting, what the one before it said is no news.
+            told["log"] = lines if lines and (lines[-1].startswith(_OURS) or not told["running"]) else []
     return told
 
 
@@ -139,7 +142,7 @@ def keep(lock: int, settle: float) -> NoReturn:
             said = f"JupyterLab ended with {_serve()}"
         except OSError as error:  # such as a share that is not there
             said = f"JupyterLab can't be started: {error}"
-        print(f"hvd-agent: {said}, it is started again", flush=True)  # noqa: T201 - the log
+        print(f"{_OURS}{said}, it is started again", flush=True)  # noqa: T201 - the log
         failures = 0 if time.monotonic() - began > _GOOD_S else failures + 1
         time.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
 

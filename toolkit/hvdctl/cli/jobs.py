@@ -23,7 +23,8 @@ def jobs(name: o.NameOption = None, json: o.JsonOption = False) -> None:
     from hvdctl.cli.terminal import Terminal, seconds
 
     terminal = Terminal(as_json=json)
-    rows = library.rows(o.find_cluster(name))
+    missed = "the head can't be reached: these are the runs that are kept here, not all"
+    rows = library.rows(o.find_cluster(name), lambda: terminal.say(missed))
 
     def render() -> None:
         if not rows:

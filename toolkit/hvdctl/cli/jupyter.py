@@ -37,6 +37,8 @@ def jupyter(
     chosen = [flag for flag, on in (("--stop", stop), ("--status", status), ("--rotate", rotate)) if on]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(chosen)} don't go together")
+    if port is not None and (stop or status):
+        raise UsageError(f"--port {port} is for opening: {chosen[0]} takes none")
     if port is not None and not 1024 <= port <= 65535:
         raise UsageError(f"--port {port} is not a port that you can have; choose one from 1024 to 65535")
     terminal = Terminal(as_json=json)
@@ -85,21 +87,27 @@ def _status(cluster: Cluster, terminal: Terminal) -> None:
     def render() -> None:
         terminal.line(f"Tunnel  {_tunnel(told['tunnel'])}")
         terminal.line(f"Server  {_server(told)}")
-        if told["hint"]:
-            terminal.line(f"    → {told['hint']}")
+        if hint := told["hint"] or _hint(cluster, told):
+            terminal.line(f"    → {hint}")
 
     terminal.result(told, render)
     if not (told["tunnel"]["open"] and (told["server"] or {}).get("answers")):
         raise typer.Exit(1)
 
 
+def _hint(cluster: Cluster, told: dict[str, Any]) -> str:
+    if not (told["server"] or {}).get("installed"):
+        return f"`hvdctl up --name {cluster.name} --jupyter` makes the nodes anew with it"
+    return "" if told["tunnel"]["running"] else f"`hvdctl jupyter --name {cluster.name}` opens it"
+
+
 def _tunnel(told: dict[str, Any]) -> str:
     if not told["running"]:
-        return "closed; `hvdctl jupyter` opens it"
-    again = f" (opened again: {told['rebuilt']})" if told["rebuilt"] else ""
+        return "closed"
     if told["open"]:
+        again = f" (opened again: {told['rebuilt']})" if told["rebuilt"] else ""
         return f"open on 127.0.0.1:{told['port']}{again}"
-    return f"being opened again on 127.0.0.1:{told['port']}: {told['problem'] or 'connecting'}{again}"
+    return f"being opened again on 127.0.0.1:{told['port']}: {told['problem'] or 'connecting'}"
 
 
 def _server(told: dict[str, Any]) -> str:
@@ -112,8 +120,8 @@ def _server(told: dict[str, Any]) -> str:
         return "not asked for (jupyter: false)"
     if server["answers"]:
         return "answers"
-    said = (server.get("log") or ["it says nothing"])[-1]
-    return f"{'starting' if server['running'] else 'not running'}: {said}"
+    state = "starting" if server["running"] else "not running"
+    return ": ".join([state, *server["log"][-2:]])
 
 
 def _has_screen() -> bool:

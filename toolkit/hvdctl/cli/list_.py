@@ -28,7 +28,8 @@ def list_(json: o.JsonOption = False) -> None:
     for row in rows:
         if row["state"] == "unknown here":
             terminal.say(
-                f"{row['cluster']} is not known here: `hvdctl down --name {row['cluster']} --force` removes it"
+                f"{row['cluster']} is not known here, and may be somebody else's: "
+                f"`hvdctl down --name {row['cluster']} --force` removes it"
             )
     for site in unasked:
         terminal.say(site)

@@ -27,7 +27,8 @@ def status(name: o.NameOption = None, json: o.JsonOption = False) -> None:
         if told["link"]:
             terminal.line(f"Link {links.Measured(**told['link'])}")
         if told["jupyter"]["open"]:
-            terminal.line(f"JupyterLab on 127.0.0.1:{told['jupyter']['port']}; `hvdctl jupyter` prints the URL")
+            how = f"`hvdctl jupyter --name {told['cluster']}` prints the URL"
+            terminal.line(f"JupyterLab on 127.0.0.1:{told['jupyter']['port']}; {how}")
         rows = [(n["name"], n["role"], n["state"], n["place"], n["slots"]) for n in told["nodes"]]
         terminal.table(("node", "role", "state", "address", "slots"), rows)
 
