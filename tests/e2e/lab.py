@@ -47,6 +47,19 @@ class Lab:
     def get(self, path: str, token: str | None = None) -> int:
         return asked(self.url, path, token)
 
+    def execute(self, name: str) -> str:
+        """A notebook from top to bottom, as `jupyter nbconvert` does it; what its cells printed."""
+        command = (
+            f"cd /shared/notebooks && jupyter nbconvert --to notebook --execute --stdout {name}.ipynb "
+            f"> /tmp/{name}.out.ipynb"
+        )
+        done = ssh.run(self.cluster, "node0", ["sh", "-c", command], timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert "over TCP" not in done.stderr, "a kernel listens on ports"
+        cells = json.loads(self.head(f"cat /tmp/{name}.out.ipynb").stdout)["cells"]
+        assert all(cell["execution_count"] for cell in cells if cell["cell_type"] == "code")
+        return "".join(text for cell in cells for out in cell.get("outputs", []) for text in out.get("text", []))
+
     def alive(self) -> bool:
         return self.get("/api/status", self.token) == 200
 

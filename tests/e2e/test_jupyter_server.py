@@ -130,6 +130,17 @@ def test_rest_calls_are_quick_while_all_ranks_train(lab: Lab) -> None:
     assert statistics.median(busy) < 0.25
 
 
+def test_the_notebooks_of_tensorflow_run_unattended(hvdctl: Hvdctl) -> None:
+    hvdctl("up", "--nodes", "2", "--framework", "tensorflow")
+    lab = Lab(hvdctl)
+    assert lab.head("ls /shared/notebooks").stdout.split() == ["hello.ipynb", "training.ipynb"]
+    assert "[rank 1 node1]" in lab.execute("hello")
+    told = lab.execute("training")
+    assert "going on from /shared/" in told
+    assert "[rank 1 node1] takes " in told
+    assert hvdctl("down", "-y").code == 0
+
+
 def test_without_jupyter_there_is_none(hvdctl: Hvdctl) -> None:
     hvdctl("up", "--nodes", "1", "--no-jupyter")
     refused = hvdctl("jupyter", code=2)
