@@ -94,7 +94,7 @@ def test_a_second_build_makes_nothing(image: tuple[str, str]) -> None:
 def test_installed_images_are_listed(image: tuple[str, str]) -> None:
     framework, name = image
     (found,) = (one for one in images.installed() if one.reference == name)
-    assert (found.kind, found.framework, found.current) == ("horovod", framework, True)
+    assert (found.kind, found.framework, found.current) == ("jupyter", framework, True)
     assert found.size > 500e6
 
 
