@@ -111,11 +111,6 @@ def share() -> Path:
     return Path(os.environ.get("HVD_SHARED") or "/shared")
 
 
-def runs() -> Path:
-    """The folder of all runs, where the agent keeps them."""
-    return Path(os.environ.get("HVD_RUNS") or "/shared/runs")
-
-
 def text_table(rows: Sequence[Sequence[str]]) -> str:
     """Columns under each other, the first row their names."""
     wide = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

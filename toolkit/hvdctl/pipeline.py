@@ -249,12 +249,12 @@ def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, sec
     bundle = inventory.packed(inventory.bundle(cluster.name, nodes, host_keys, cluster.key().public))
     variables = {"node_bundle": bundle, "verify_rate": spec.net, **machines.variables(cluster, spec, nodes, image)}
     facts = jupyter.facts(spec, nodes, image)
-    variables |= jupyter.variables(cluster, spec, facts)
     ids = [node.id for node in nodes]
-    wanted = digest(json.dumps(hosts), json.dumps(variables), paths.asset("playbooks"), ids, json.dumps(facts))
+    wanted = digest(json.dumps([hosts, variables, spec.jupyter, facts]), paths.asset("playbooks"), ids)
     if cluster.record("configure").get("digest") == wanted and not cluster.record("relink"):
         return False
     cluster.forget("configure")
+    variables |= jupyter.variables(cluster, spec, facts)
     if machines.names(nodes):
         with _timed(progress, "Waiting for the machines", seconds) as step:
             provider = providers.REGISTRY[spec.provider]
