@@ -189,6 +189,15 @@ def test_facts_hold_what_jobs_of_notebooks_need() -> None:
     assert "secret" not in json.dumps(told)
 
 
+def test_up_names_jupyterlab_only_where_the_image_has_it(lab: Path, cluster: Cluster) -> None:
+    own = Spec(name="demo", image="registry.example.org/i:1")
+    assert jupyter.there(cluster, own)
+    answer(lab, "jupyter", {"installed": False, "wanted": False, "running": False, "answers": False})
+    assert not jupyter.there(cluster, own)
+    assert jupyter.there(cluster, Spec(name="demo"))
+    assert not jupyter.there(cluster, Spec(name="demo", jupyter=False))
+
+
 def test_down_ends_the_tunnel(lab: Path, cluster: Cluster, hvdctl: Hvdctl, monkeypatch: pytest.MonkeyPatch) -> None:
     from hvdctl import pipeline
 

@@ -146,7 +146,10 @@ def test_the_plugin_lives_as_long_as_the_block(tmp_path: Path) -> None:
     with plugin.served(tmp_path / "log") as env:
         (attached,) = json.loads(env["TF_REATTACH_PROVIDERS"]).values()
         assert runs(attached["Pid"])
+        folder = Path(attached["Addr"]["String"]).parent
+        assert folder.is_dir()
     wait_for(lambda: not runs(attached["Pid"]))
+    assert not folder.exists(), "nothing is left in the temporary folder"
 
 
 def test_the_plugin_ends_where_the_block_fails(tmp_path: Path) -> None:

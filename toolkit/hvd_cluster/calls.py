@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvd_cluster.errors import ClusterError, RankError
-from hvd_cluster.facts import share
+from hvd_cluster.errors import ClusterError, RankError, WrongType
+from hvd_cluster.facts import here, share
 from hvd_cluster.telling import live_file
 
 # A share may show what another node wrote a moment late.
@@ -71,9 +71,10 @@ class Call:
 def private_folder() -> Path:
     """A new folder on the share that none but this user can look into."""
     base = share() / ".hvd_cluster"
-    folder = base / secrets.token_hex(8)
+    folder = base / f"{_owner(os.getpid())}.{secrets.token_hex(8)}"
     try:
         base.mkdir(mode=0o700, exist_ok=True)
+        _clear(base)
         folder.mkdir(mode=0o700)
     except OSError as error:
         raise ClusterError(f"nothing can be written to the share, {error.filename}: {error.strerror}") from None
@@ -87,7 +88,7 @@ def pack(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any
     try:
         sent = cloudpickle.dumps((func, tuple(args), dict(kwargs)))
     except Exception as error:
-        raise TypeError(f"{_culprit(func, args, kwargs)} can't be sent to the ranks: {error}") from error
+        raise WrongType(f"{_culprit(func, args, kwargs)} can't be sent to the ranks: {error}") from error
     return pickle.dumps({"call": sent, "sources": _sources(sent, extra)})
 
 
@@ -116,6 +117,24 @@ def value_of(outcome: Mapping[str, Any], rank: int, node: str, run: int) -> Any:
     except Exception as error:
         told = f"its result can't be read here: {type(error).__name__}: {error}"
         raise RankError(told, rank=rank, node=node, run=run) from error
+
+
+def _owner(pid: int) -> str:
+    """A process of this node: by its start too, as numbers come again."""
+    try:
+        born = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        born = "gone"
+    return f"{here()}.{pid}.{born}"
+
+
+def _clear(base: Path) -> None:
+    """Remove what kernels of this node left that were killed before their run began, or with their node."""
+    for folder in base.glob(f"{here()}.*.*.*"):
+        owner, _, _ = folder.name.rpartition(".")
+        pid = owner.split(".")[-2]
+        if pid.isdecimal() and owner != _owner(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write(file: Path, content: bytes) -> None:

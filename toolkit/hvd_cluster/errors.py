@@ -1,18 +1,40 @@
-"""What can go wrong beyond a wrong argument, which is a ValueError or TypeError as everywhere in Python.
+"""What can go wrong.
 
 ClusterError        the cluster, or a run on it
 └── RankError       one rank of a run: which, where, and its own traceback
+WrongValue          an argument that can't be meant so: a ValueError, as everywhere in Python
+WrongType           one of a wrong type: a TypeError
 """
 
 from __future__ import annotations
 
 
-class ClusterError(RuntimeError):
-    """What went wrong, and what to do about it."""
+class _Plain(Exception):
+    """Shown in a notebook by its words alone, since the frames of this package are no help."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the words alone, since the frames of this package are no help."""
-        return [f"{type(self).__name__}: {self}"]
+        return [f"{self._told_as()}: {self}"]
+
+    def _told_as(self) -> str:
+        return type(self).__name__
+
+
+class ClusterError(_Plain, RuntimeError):
+    """What went wrong, and what to do about it."""
+
+
+class WrongValue(_Plain, ValueError):
+    """What was given, and what can be."""
+
+    def _told_as(self) -> str:
+        return "ValueError"
+
+
+class WrongType(_Plain, TypeError):
+    """What was given, and what can be."""
+
+    def _told_as(self) -> str:
+        return "TypeError"
 
 
 class RankError(ClusterError):

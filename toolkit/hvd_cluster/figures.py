@@ -7,6 +7,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from hvd_cluster.errors import WrongType
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -29,7 +31,7 @@ class LivePlot:
 
     def __init__(self, *names: str, x: str = "step", title: str = "") -> None:
         if not names or not all(isinstance(name, str) for name in names):
-            raise TypeError('LivePlot takes the names of what is reported: LivePlot("loss", "images_per_s")')
+            raise WrongType('LivePlot takes the names of what is reported: LivePlot("loss", "images_per_s")')
         self.names = names
         self.x = x
         self.title = title

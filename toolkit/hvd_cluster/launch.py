@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hvd_cluster import calls
-from hvd_cluster.errors import ClusterError, RankError
+from hvd_cluster.errors import ClusterError, RankError, WrongType, WrongValue
 from hvd_cluster.facts import Facts, facts, share
 from hvd_cluster.runs import Run
 
@@ -183,16 +183,16 @@ def _checked(
     """The packed function; all that is wrong is told before anything starts."""
     if not callable(func):
         hint = "; leave out the parentheses: run(train), not run(train())" if func is None else ""
-        raise TypeError(f"run() takes a function, not {type(func).__name__}{hint}")
+        raise WrongType(f"run() takes a function, not {type(func).__name__}{hint}")
     if isinstance(args, str) or not isinstance(args, Sequence):
-        raise TypeError(f"args is a list or tuple of arguments, not {type(args).__name__}: write args=({args!r},)")
+        raise WrongType(f"args is a list or tuple of arguments, not {type(args).__name__}: write args=({args!r},)")
     if live is not None and not callable(live):
-        raise TypeError(f'live is a LivePlot("loss") or a function of a record, not {type(live).__name__}')
+        raise WrongType(f'live is a LivePlot("loss") or a function of a record, not {type(live).__name__}')
     if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout is a number of seconds above 0, not {timeout!r}")
+        raise WrongValue(f"timeout is a number of seconds above 0, not {timeout!r}")
     for name, value in (env or {}).items():
         if not isinstance(value, str):
-            raise TypeError(f"env maps names to text: write {{{name!r}: {str(value)!r}}}")
+            raise WrongType(f"env maps names to text: write {{{name!r}: {str(value)!r}}}")
     return calls.pack(func, args, kwargs or {})
 
 
@@ -202,9 +202,9 @@ def ranks_of(np: int | None, known: Facts) -> int:
     if np is None:
         return slots
     if isinstance(np, bool) or not isinstance(np, int):
-        raise TypeError(f"np is a whole number of ranks, not {np!r}")
+        raise WrongType(f"np is a whole number of ranks, not {np!r}")
     if not 1 <= np <= slots:
-        raise ValueError(
+        raise WrongValue(
             f"np={np}: the cluster has {slots} slots on {len(known.nodes)} nodes; use np=1 to {slots}, "
             "or `hvdctl scale --nodes N` for more nodes"
         )

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hvd_cluster.errors import WrongValue
 from hvd_cluster.facts import html_table, share, text_table
 from hvd_cluster.sweeps import hvdctl_is_here
 
@@ -44,7 +45,7 @@ def plot(bench: str | Path | Bench | None = None, kind: str = "throughput") -> P
     drawn = {figure.kind: figure for figure in reversed(figures.build(found.records()))}
     if kind not in drawn:
         there = ", ".join(sorted(drawn)) or "none: no point was measured"
-        raise ValueError(f"bench {found.id} has no figure of kind {kind!r}; it has: {there}")
+        raise WrongValue(f"bench {found.id} has no figure of kind {kind!r}; it has: {there}")
     return Picture(drawn[kind])
 
 
@@ -158,7 +159,7 @@ class Picture:
         elif file.suffix == ".svg":
             file.write_text(self._pictures.wide, encoding="utf-8")
         else:
-            raise ValueError(f"{file}: a figure is saved as .png or .svg")
+            raise WrongValue(f"{file}: a figure is saved as .png or .svg")
         return file
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -177,10 +178,10 @@ def _find(bench: str | Path | Bench | None) -> Bench:
     if bench is None:
         known = results()
         if not known:
-            raise ValueError(f"there is no bench in {share() / 'bench'} yet; bench() measures one")
+            raise WrongValue(f"there is no bench in {share() / 'bench'} yet; bench() measures one")
         return known[-1]
     folder = Path(bench) if "/" in str(bench) else share() / "bench" / str(bench)
     if not (folder / FILE).is_file():
         there = ", ".join(one.id for one in results()[-5:]) or "none yet"
-        raise ValueError(f"there is no bench {str(bench)!r}; there are: {there}")
+        raise WrongValue(f"there is no bench {str(bench)!r}; there are: {there}")
     return Bench(folder)

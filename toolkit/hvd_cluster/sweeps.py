@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvd_cluster.errors import ClusterError
+from hvd_cluster.errors import ClusterError, WrongValue
 from hvd_cluster.facts import Facts, facts, share
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def _sweep(
     if threads is not None:
         _whole("threads", threads, 1 << 10)
     if scaling not in plan.SCALINGS:
-        raise ValueError(f"scaling is one of {', '.join(plan.SCALINGS)}, not {scaling!r}")
+        raise WrongValue(f"scaling is one of {', '.join(plan.SCALINGS)}, not {scaling!r}")
     if max_steps < 1 or not max_seconds > 0 or not 0 < ci < 1:
-        raise ValueError(f"max_steps={max_steps}, max_seconds={max_seconds}, ci={ci}: all are above 0, ci below 1")
+        raise WrongValue(f"max_steps={max_steps}, max_seconds={max_seconds}, ci={ci}: all are above 0, ci below 1")
     try:
         catalogue.get(model)
         asked = plan.Sweep(
@@ -111,7 +111,7 @@ def _sweep(
         )
         asked.points()
     except UsageError as error:
-        raise ValueError(error.message) from None
+        raise WrongValue(error.message) from None
     return asked
 
 
@@ -276,10 +276,10 @@ def _whole(name: str, given: int | Iterable[int], most: int) -> list[int]:
     """One number or several, each from 1 on."""
     values = [given] if isinstance(given, int) else list(given)
     if not values:
-        raise ValueError(f"{name} is a number or several of them, not {given!r}")
+        raise WrongValue(f"{name} is a number or several of them, not {given!r}")
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise ValueError(f"{name}={value!r}: {name} is a whole number from 1 to {most} here")
+            raise WrongValue(f"{name}={value!r}: {name} is a whole number from 1 to {most} here")
     return sorted(set(values))
 
 

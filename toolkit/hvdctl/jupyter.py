@@ -76,6 +76,16 @@ def variables(cluster: Cluster, spec: Spec, told: dict[str, Any]) -> dict[str, A
     return {"jupyter_wanted": spec.jupyter, "jupyter_facts": str(file)}
 
 
+def there(cluster: Cluster, spec: Spec) -> bool:
+    """Whether the nodes have the JupyterLab that was asked for: an image of the user's own need not."""
+    if not spec.jupyter or spec.image == "auto":
+        return spec.jupyter
+    try:
+        return bool(_server(cluster, ssh.pick(cluster))["installed"])
+    except HvdctlError:
+        return False  # lost since it was configured: `status` tells
+
+
 def open_(cluster: Cluster, step: Step, *, port: int | None = None, rotate: bool = False) -> Opened:
     """Make the way to JupyterLab, and return when it answers there."""
     head = _head(cluster)

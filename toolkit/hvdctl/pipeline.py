@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from hvdctl import (
+    access,
     configure,
     guards,
     handover,
@@ -111,7 +112,8 @@ def up(spec: Spec, progress: Progress, ask: guards.Ask = guards.refuse) -> Repor
             outcome, not_given_back = _provision(cluster, spec, image, step)
         done = _configure(cluster, spec, image, progress, seconds)
         link, nodes = _link(cluster, spec, progress, seconds), cluster.nodes()
-        return Report(spec.name, nodes, _told(outcome), done, link, seconds, not_given_back, spec.jupyter)
+        lab = bool(cluster.record("configure").get("jupyter"))
+        return Report(spec.name, nodes, _told(outcome), done, link, seconds, not_given_back, lab)
 
 
 def down(
@@ -243,7 +245,7 @@ def _provision(cluster: Cluster, spec: Spec, image: str, step: Step) -> tuple[Ou
 def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, seconds: dict[str, float]) -> bool:
     """Configure and verify, unless that was done for these very nodes, files and playbooks."""
     nodes = cluster.nodes()
-    host_keys = _write_access(cluster, spec, nodes)
+    host_keys = access.written(cluster, spec, nodes)
     hosts = inventory.inventory(cluster.name, nodes, cluster.ssh_config)
     write(cluster.inventory, yaml.safe_dump(hosts, sort_keys=False))
     bundle = inventory.packed(inventory.bundle(cluster.name, nodes, host_keys, cluster.key().public))
@@ -266,27 +268,11 @@ def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, sec
     with _timed(progress, "Configuring", seconds) as step:
         ssh.wait(cluster, [node for node in nodes if node.kind == "container"])
         configure.play(cluster, "up.yml", {**variables, "verify_nonce": wanted}, step.update)
-    cluster.complete("configure", seconds["configuring"], digest=wanted, ids=ids)
+    lab = jupyter.there(cluster, spec)
+    cluster.complete("configure", seconds["configuring"], digest=wanted, ids=ids, jupyter=lab)
     cluster.complete("share", 0)  # from now on there may be data on it
     cluster.forget("relink")
     return True
-
-
-def _write_access(cluster: Cluster, spec: Spec, nodes: list[Node]) -> dict[str, tuple[str, ...]]:
-    """Write how nodes and machines are reached; gives the host keys of the nodes alone."""
-    access = providers.REGISTRY[spec.provider].site.access(spec)
-    host_keys: dict[str, tuple[str, ...]] = {
-        node.name: (node.host_key or cluster.host_key(node.name).public,) for node in nodes
-    }
-    theirs = {
-        name: access.host_keys[node.name] if access else (cluster.host_key(name).public,)
-        for node in nodes
-        for name in machines.names([node])
-    }
-    write(cluster.known_hosts, inventory.known_hosts(cluster.name, host_keys | theirs))
-    written = inventory.ssh_config(cluster.name, nodes, cluster.key().private, cluster.known_hosts, access)
-    write(cluster.ssh_config, written)
-    return host_keys
 
 
 def _link(cluster: Cluster, spec: Spec, progress: Progress, seconds: dict[str, float]) -> links.Measured | None:

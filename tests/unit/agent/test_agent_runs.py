@@ -241,3 +241,11 @@ def test_unknown_run(node: Node, verb: str) -> None:
     done = node.call(verb, "99")
     assert done.returncode == 2
     assert json.loads(done.stdout) == {"error": "no run 99; there are: none"}
+
+
+def test_of_many_runs_spans_are_named(node: Node) -> None:
+    for number in (1, 2, 3, 4, 6, 8, 9):
+        (node.runs / str(number)).mkdir(parents=True)
+        (node.runs / str(number) / "run.json").write_text("{}")
+    done = node.call("show", "99")
+    assert json.loads(done.stdout) == {"error": "no run 99; there are: 1 to 4, 6, 8 to 9"}

@@ -205,9 +205,25 @@ LOCK = threading.Lock()
 def test_what_cant_work_is_refused_before_anything_starts(
     head: Head, call: Any, error: type[Exception], words: str
 ) -> None:
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=words) as refused:
         call()
     assert (head.runs.exists(), head.left()) == (False, [])
+    # What IPython shows: no frame of the package.
+    assert refused.value._render_traceback_() == [f"{error.__name__}: {refused.value}"]  # type: ignore[attr-defined]
+
+
+def test_what_a_killed_kernel_left_on_the_share_goes_with_the_next_call(head: Head) -> None:
+    script = "from hvd_cluster import calls; print(calls.private_folder(), flush=True); input()"
+    kernel = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert kernel.stdout is not None
+    folder = Path(kernel.stdout.readline().strip())
+    (folder / "func.pkl").write_bytes(b"large")
+    assert hc.run(lambda: 1, 1) == [1]
+    assert head.left() == [folder], "its kernel lives"
+    kernel.kill()
+    kernel.communicate()
+    assert hc.run(lambda: 2, 1) == [2]
+    assert head.left() == []
 
 
 def test_a_rank_starts_no_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The environment of a rank's command. Pure."""
+"""The environments of what the agent starts. Pure."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ _RANK = {
     "mpi": ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "HOROVOD_RANK", "RANK"),
     "torch": ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK"),
 }
+
+
+def of_login(environ: Mapping[str, str], *without: str) -> dict[str, str]:
+    """Ours without the traces of the login that started us, and without variables that begin in these ways."""
+    return {key: value for key, value in environ.items() if not key.startswith(("SSH_", "XDG_", *without))}
 
 
 def rank_of(launcher: str, environ: Mapping[str, str]) -> int:

@@ -6,14 +6,23 @@ import os
 import socket
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 from . import procs, store
 from .launchers import ssh
 from .submit import agent
 
+HOSTFILE = "~/hostfile"
+
 
 def is_here(host: str) -> bool:
     return host in (store.here(), "localhost")
+
+
+def listed() -> list[str]:
+    """The nodes of the cluster's hostfile, the head first."""
+    rows = [line.split() for line in Path(HOSTFILE).expanduser().read_text(encoding="utf-8").splitlines()]
+    return [words[0] for words in rows if words and not words[0].startswith("#")]
 
 
 def reap(run_id: int, names: Sequence[str], grace: float = procs.GRACE) -> list[str]:

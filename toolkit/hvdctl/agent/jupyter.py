@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from . import procs, store
+from .environment import of_login
 from .store import AgentError
 from .submit import agent, detached
 
@@ -248,8 +249,8 @@ def _bring_examples() -> bool:
 
 
 def _environment() -> dict[str, str]:
-    """The server's, and so the kernels' and terminals': ours without the traces of the login that started us."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SSH_", "XDG_", "HVD_"))}
+    """The server's, and so the kernels' and terminals'."""
+    kept = of_login(os.environ, "HVD_")
     # The framework's Python comes first for people, and JupyterLab's programs are found by name too.
     kept["PATH"] = f"/opt/venv/bin:{lab().parent}:/usr/local/bin:/usr/bin:/bin"
     kept["SHELL"] = "/bin/bash"

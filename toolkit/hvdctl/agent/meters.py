@@ -13,7 +13,6 @@ from typing import Protocol
 
 from . import hosts, store
 
-_HOSTFILE = "~/hostfile"
 # For documentation (RFC 5737): the routing table tells of it as of any address out there.
 _ELSEWHERE = "192.0.2.1"
 
@@ -171,10 +170,9 @@ def ranks() -> int:
 
 def _others() -> list[str]:
     try:
-        lines = Path(_HOSTFILE).expanduser().read_text().splitlines()
+        return [name for name in hosts.listed() if name != store.here()][:4]
     except OSError:
         return []
-    return [line.split()[0] for line in lines if line.strip() and line.split()[0] != store.here()][:4]
 
 
 def _allowed(quota: float | None) -> float:

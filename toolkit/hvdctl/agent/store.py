@@ -36,7 +36,7 @@ def find(run_id: str | int) -> Path:
     """The folder of one run."""
     folder = runs() / str(run_id)
     if not str(run_id).isdecimal() or not (folder / "run.json").is_file():
-        raise AgentError(f"no run {run_id}; there are: {', '.join(map(str, ids())) or 'none'}")
+        raise AgentError(f"no run {run_id}; there are: {_spans(ids()) or 'none'}")
     return folder
 
 
@@ -162,6 +162,17 @@ def here() -> str:
 def config() -> Path:
     """The folder of what the node was given."""
     return Path(os.environ.get("HVD_CONFIG") or "/etc/hvdctl")
+
+
+def _spans(numbers: list[int]) -> str:
+    """Such as `1 to 7, 9`, of numbers in order."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ", ".join(" to ".join(map(str, span)) for span in spans)
 
 
 def _numbered() -> list[Path]:

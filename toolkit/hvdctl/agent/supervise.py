@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from . import hosts, outcome, store
+from .environment import of_login
 from .launchers import Command, Place, Request, commands
 from .pump import Pump
 from .store import AgentError
@@ -130,8 +131,8 @@ def _with_interface(request: Request) -> Request:
 
 
 def _environment(request: Request) -> dict[str, str]:
-    """The launcher's: ours without the traces of the login that started us."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("SSH_", "XDG_"))}
+    """The launcher's."""
+    kept = of_login(os.environ)
     kept["HVDCTL_LAUNCH"] = str(request.id)
     kept["PYTHONUNBUFFERED"] = "1"
     path = kept.get("PATH", os.defpath)

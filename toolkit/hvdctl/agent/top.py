@@ -17,15 +17,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import procs, store
-from .hosts import is_here
+from . import hosts, procs, store
 from .launchers import ssh
 from .sample import Options, parse
 from .store import AgentError
 from .submit import agent
 
 _CLUSTER = "~/.hvdctl/cluster.json"
-_HOSTFILE = "~/hostfile"
 _PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 _AT_ONCE = 16  # logins at their start
 _SILENT_S = 20.0
@@ -54,10 +52,10 @@ def names() -> list[str]:
     except (OSError, ValueError, KeyError, TypeError):
         pass
     try:
-        lines = Path(_HOSTFILE).expanduser().read_text(encoding="utf-8").splitlines()
+        return hosts.listed()
     except OSError as error:
-        raise AgentError(f"{_HOSTFILE} can't be read: {error.strerror}; `top` runs on a node of a cluster") from None
-    return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+        told = f"{hosts.HOSTFILE} can't be read: {error.strerror}"
+        raise AgentError(f"{told}; `top` runs on a node of a cluster") from None
 
 
 class Source:
@@ -66,7 +64,7 @@ class Source:
     def __init__(self, name: str, options: Options) -> None:
         words = ["sample", "--every", f"{options.every:g}", *(["--machine"] if options.machine else [])]
         self.name = name
-        self.argv = [*agent(), *words] if is_here(name) else ssh(name, [*agent(), *words])
+        self.argv = [*agent(), *words] if hosts.is_here(name) else ssh(name, [*agent(), *words])
         self.every = options.every
         self.child: subprocess.Popen[bytes] | None = None
         self.sample: dict[str, Any] | None = None

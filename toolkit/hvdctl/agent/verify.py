@@ -9,13 +9,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from . import store
-from .hosts import interface_of
+from . import hosts, store
 from .launchers import ssh
 from .store import AgentError
 from .submit import agent
-
-_HOSTFILE = "~/hostfile"
 
 
 def main(argv: list[str]) -> int:
@@ -36,7 +33,7 @@ def verify(wanted: dict[str, Any]) -> list[str]:
     problems = _share(wanted)
     problems += _link(wanted)
     problems += _names([*wanted.get("peers", []), *wanted.get("workers", [])])
-    hostfile = Path(wanted.get("hostfile") or _HOSTFILE).expanduser()
+    hostfile = Path(wanted.get("hostfile") or hosts.HOSTFILE).expanduser()
     if not hostfile.is_file():
         problems.append(f"{hostfile} is missing")
     return problems + _workers(wanted)
@@ -66,7 +63,7 @@ def _share(wanted: dict[str, Any]) -> list[str]:
 
 def _link(wanted: dict[str, Any]) -> list[str]:
     # The interface on the cluster's network is the one that this node's own name leads to.
-    interface, rate = wanted.get("interface") or interface_of(store.here()), wanted.get("rate")
+    interface, rate = wanted.get("interface") or hosts.interface_of(store.here()), wanted.get("rate")
     if interface is None:
         return [f"no interface has the address of {store.here()}"]
     try:

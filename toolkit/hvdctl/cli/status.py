@@ -11,7 +11,7 @@ def status(name: o.NameOption = None, json: o.JsonOption = False) -> None:
     Example: `hvdctl status --json`
     """
     from hvdctl import links, overview
-    from hvdctl.cli.terminal import Terminal
+    from hvdctl.cli.terminal import Terminal, counted
 
     terminal = Terminal(as_json=json)
     told = overview.status(o.find_cluster(name).name)
@@ -20,7 +20,7 @@ def status(name: o.NameOption = None, json: o.JsonOption = False) -> None:
         spec = told["spec"]
         terminal.line(
             f"Cluster {told['cluster']!r}: {told['state']}  "
-            f"({spec['provider']}, {spec['nodes']} nodes asked, net {spec['net']}, {spec['framework']})"
+            f"({spec['provider']}, {counted(spec['nodes'], 'node')} asked, net {spec['net']}, {spec['framework']})"
         )
         if told["about"]:
             terminal.line(told["about"])

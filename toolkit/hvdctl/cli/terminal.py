@@ -91,6 +91,11 @@ def seconds(value: float) -> str:
     return f"{value:.1f} s" if value < 60 else f"{int(value // 60)} min {int(value % 60)} s"
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 class _Plain:
     """Whole lines, for logs."""
 

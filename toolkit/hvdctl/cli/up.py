@@ -82,10 +82,14 @@ def bring_up(spec: Spec, terminal: Terminal, *, yes: bool) -> None:
 
 
 def _summary(report: Report, terminal: Terminal) -> None:
+    from hvdctl.cli.terminal import counted
+
     nodes = report.nodes
     slots = sum(node.slots for node in nodes)
-    changes = ", ".join(f"{len(found)} {action}" for action, found in report.changes.items() if found)
-    stands = f"{_counted(len(nodes), 'node')}, {_counted(slots, 'slot')}"
+    changes = ", ".join(
+        f"{counted(len(found), 'resource')} {action}" for action, found in report.changes.items() if found
+    )
+    stands = f"{counted(len(nodes), 'node')}, {counted(slots, 'slot')}"
     terminal.line(f"\nCluster {report.cluster!r} is up: {stands} ({changes or 'no change'}).")
     if report.link is not None:
         terminal.line(f"Link {report.link}.")
@@ -102,7 +106,3 @@ def _summary(report: Report, terminal: Terminal) -> None:
     terminal.line(f"  hvdctl status{suffix}                   what stands")
     terminal.line(f"  hvdctl ssh{suffix}                      a shell on the head")
     terminal.line(f"  hvdctl down{suffix}                     remove everything")
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -1,5 +1,7 @@
 """What Terraform, or hvdctl with `--dev`, starts."""
 
+import os
+import signal
 import sys
 
 from tf.runner import run_provider
@@ -9,4 +11,9 @@ from hvdctl.tfprovider.provider import HvdProvider
 
 # What it starts, such as guests that outlive it, need not know.
 login.hide()
-run_provider(HvdProvider(), sys.argv)
+# Not left to the kernel: its socket lies in a temporary folder that goes with an orderly end.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+try:
+    run_provider(HvdProvider(), sys.argv)
+except SystemExit:
+    os._exit(0)  # calls that are under way are not waited for
