@@ -222,6 +222,12 @@ def test_the_monitor_shows_every_node(lab: Lab, page: Page) -> None:
         frame.get_by_text(node, exact=True).first.wait_for(timeout=30_000)
     page.wait_for_timeout(4000)
     _shot(page, "monitor")
+    # Behind another tab it asks nothing, so that soon nothing is measured; in front again it goes on.
+    page.locator("#jp-main-dock-panel .lm-TabBar-addButton").first.click()
+    page.wait_for_selector(".jp-Launcher:visible")
+    wait_for(lambda: not lab.hvdctl.processes("agent sample"), 45)
+    page.locator(".lm-TabBar-tab", has_text="Cluster monitor").click()
+    wait_for(lambda: len(lab.hvdctl.processes("agent sample")) >= 2, 30)
 
 
 @pytest.mark.parametrize("name", ["hello", "training", "scaling"])
