@@ -13,10 +13,11 @@ from typing import Any
 
 import pexpect
 import pytest
+from fake_engine import FakeEngine
 from hvdctl import top
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError
-from support import Hvdctl, started_with, wait_for
+from support import Hvdctl, stand, started_with, wait_for
 
 GIB = 2**30
 
@@ -119,6 +120,16 @@ def test_errors_say_what_and_how_to_go_on(hvdctl: Hvdctl, cluster: Cluster, head
     done = hvdctl("top", "--name", "other")
     assert done.code == 2
     assert "there is no cluster 'other'" in done.err
+
+
+def test_a_head_that_does_not_run_is_told_without_a_login(
+    hvdctl: Hvdctl, cluster: Cluster, head: Path, engine: FakeEngine
+) -> None:
+    stand(engine, "node1")
+    tell(head, sample("node0"))
+    done = hvdctl("top", "--name", "demo", "--once")
+    assert (done.code, done.out) == (1, "")
+    assert "the head, node0, is lost: it does not run" in done.err
 
 
 @pytest.mark.parametrize("every", ["0", "0.1", "61", "-1", "nan"])

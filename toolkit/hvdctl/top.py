@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import IO, Any, Protocol, cast
 
-from hvdctl import process, ssh
+from hvdctl import jobs, process, ssh
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError, UsageError
 
@@ -44,6 +44,8 @@ def documents(
     """
     check_interval(every)
     head = ssh.pick(cluster)
+    if jobs.lost(cluster, [head.name]):
+        raise _lost(cluster, head.name, "it does not run")  # at once, where a login would be tried for seconds
     words = ["hvd-agent", "top", "--every", f"{every:g}", *(["--count", str(count)] if count else [])]
     with _talk(cluster, head.name, words) as talk:
         stdout, rest, told = cast(IO[bytes], talk.stdout), b"", 0
