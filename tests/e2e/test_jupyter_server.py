@@ -45,7 +45,10 @@ def test_nothing_listens_for_it_and_no_port_answers_from_outside(lab: Lab) -> No
 
 def test_the_token_is_in_no_log_no_process_and_no_file_that_others_can_read(lab: Lab) -> None:
     token = lab.token
-    lab.hvdctl("up", "--nodes", "2", "--verbose")
+    # A variable more, so that Ansible has something to do.
+    said = lab.hvdctl("up", "--nodes", "2", "--env", "MORE=1", "--json", "--verbose")
+    assert said.data["configured"]
+    assert token not in said.out + said.err
     for file in (one for one in lab.hvdctl.home.rglob("*") if one.is_file()):
         assert token.encode() not in file.read_bytes(), file
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
@@ -91,8 +94,10 @@ def test_the_notebooks_user_has_no_privileges(lab: Lab) -> None:
 
 def test_a_server_that_dies_and_a_head_that_is_started_again_bring_it_back(lab: Lab) -> None:
     before = lab.token
-    lab.head("pkill -9 -f [b]in/jupyter-lab")
+    server = lab.head("pgrep -f [b]in/jupyter-lab").stdout.split()
+    assert lab.head("pkill -9 -f [b]in/jupyter-lab").returncode == 0
     wait_for(lambda: lab.alive(), 60)
+    assert lab.head("pgrep -f [b]in/jupyter-lab").stdout.split() != server
     subprocess.run(["docker", "restart", "-t", "2", f"hvdctl-{lab.hvdctl.name}-node0"], check=True, capture_output=True)
     lab.hvdctl("up", "--nodes", "2")
     wait_for(lambda: lab.alive(), 90)
@@ -160,8 +165,7 @@ def test_a_lost_head_is_told_with_the_way_back(hvdctl: Hvdctl) -> None:
     refused = hvdctl("jupyter", "--json", code=1)
     assert "the head node0" in refused.err
     assert f"`hvdctl up --name {hvdctl.name}`" in refused.err
-    status = hvdctl("jupyter", "--status", code=1)
-    assert "being opened again" in status.out
+    wait_for(lambda: "being opened again" in hvdctl("jupyter", "--status", code=1).out, 90)
     hvdctl("up", "--nodes", "1")
     lab.open()
     assert lab.alive()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -12,7 +13,8 @@ from tests.e2e.conftest import Hvdctl, wait_for
 
 pytestmark = pytest.mark.docker
 
-BUSY = "timeout 30 sh -c 'while :; do :; done'"
+PATIENCE_S = 60
+BUSY = f"timeout {2 * PATIENCE_S} sh -c 'while :; do :; done'"
 
 
 def test_a_busy_node_is_told_from_an_idle_one(pair: Hvdctl) -> None:
@@ -22,11 +24,14 @@ def test_a_busy_node_is_told_from_an_idle_one(pair: Hvdctl) -> None:
     )
     assert top.stdout is not None
     try:
-        documents = [json.loads(top.stdout.readline()) for _ in range(8)][2:]
-        used = {node: [cores(document, node) for document in documents] for node in (0, 1)}
+        used: list[tuple[float, ...]] = []
+        deadline = time.monotonic() + PATIENCE_S
         # Others may be at work on this machine: the busy one gets what is left of a core.
-        assert max(used[1]) > 0.3, used
-        assert min(used[0]) < 0.2 and min(used[0]) < min(used[1]), used
+        while not (used and used[-1][0] < 0.2 and used[-1][1] > 0.3):
+            assert time.monotonic() < deadline, used
+            nodes = json.loads(top.stdout.readline())["nodes"]
+            if all(node.get("cpu") is not None for node in nodes):  # the first look may not have all
+                used.append(tuple(node["cpu"] * node["cpus"] for node in nodes))
         assert len(pair.processes("agent sample")) >= 2
     finally:
         top.send_signal(signal.SIGINT)
@@ -34,11 +39,6 @@ def test_a_busy_node_is_told_from_an_idle_one(pair: Hvdctl) -> None:
         pair("exec", "node1", "--", "pkill", "-f", "while :", code=None)
     assert top.returncode == 0, said
     wait_for(lambda: not [line for line in pair.processes("hvdctl/agent") if " sample" in line or " top" in line], 15)
-
-
-def cores(document: dict[str, list[dict[str, float]]], node: int) -> float:
-    told = document["nodes"][node]
-    return told["cpu"] * told["cpus"]
 
 
 def test_one_look(pair: Hvdctl) -> None:

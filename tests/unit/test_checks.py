@@ -78,18 +78,22 @@ def test_every_node_is_checked(whole: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert list(whole.glob(".hvdctl-check*")) == [], "the mark is taken away"
 
 
+STARTS: dict[str, Any] = {"installed": True, "wanted": True, "running": True, "answers": False, "log": []}
+
+
 @pytest.mark.parametrize(
-    ("told", "state", "said"),
+    ("change", "state", "said"),
     [
-        ({"installed": True, "running": True, "answers": True, "log": []}, "ok", "it answers"),
-        ({"installed": True, "running": True, "answers": False, "log": []}, "ok", "starts within a minute"),
-        ({"installed": True, "running": True, "answers": False, "log": ["Bad config"]}, "fail", "Bad config"),
-        ({"installed": True, "running": False, "answers": False, "log": []}, "fail", "it says nothing"),
-        ({"installed": False, "running": False, "answers": False, "log": []}, "warn", "the image has none"),
+        ({"answers": True}, "ok", "it answers"),
+        ({}, "ok", "starts within a minute"),
+        ({"log": ["Bad config"]}, "fail", "Bad config"),
+        ({"running": False}, "fail", "it says nothing"),
+        ({"running": False, "wanted": False}, "fail", "not whole yet"),
+        ({"running": False, "wanted": False, "installed": False}, "warn", "the image has none"),
     ],
 )
-def test_jupyter_is_asked_on_the_head(whole: Path, told: dict[str, Any], state: str, said: str) -> None:
-    answer(whole, "jupyter", told)
+def test_jupyter_is_asked_on_the_head(whole: Path, change: dict[str, Any], state: str, said: str) -> None:
+    answer(whole, "jupyter", STARTS | change)
     found = checks._jupyter(Cluster("demo"))
     assert found.state == state
     assert said in found.detail

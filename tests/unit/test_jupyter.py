@@ -134,6 +134,35 @@ def test_what_is_missing_on_the_head_is_named(lab: Path, hvdctl: Hvdctl, change:
     refused = hvdctl("jupyter", "--name", "demo")
     assert refused.code == 1
     assert said in refused.err
+    status = hvdctl("jupyter", "--name", "demo", "--status")
+    assert status.code == 1
+    assert said in status.out
+    hint = refused.err.strip().splitlines()[-1].strip()
+    assert hint.startswith("→") and hint in status.out, "the same way out"
+
+
+def test_who_waits_for_jupyterlab_is_told_that_the_head_went(
+    lab: Path, hvdctl: Hvdctl, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def went(*_: Any) -> int:
+        engine.containers.pop(next(key for key, one in engine.containers.items() if "node0" in str(one)))
+        monkeypatch.setattr(jupyter, "_asked", lambda *_: 0)
+        return 0
+
+    monkeypatch.setattr(jupyter, "_LOOK_S", 0.2)
+    monkeypatch.setattr(jupyter, "_asked", went)
+    refused = hvdctl("jupyter", "--name", "demo")
+    assert refused.code == 1
+    assert "the head node0 of 'demo' is lost" in refused.err
+
+
+def test_who_waits_for_jupyterlab_is_told_that_the_tunnel_was_closed(
+    lab: Path, hvdctl: Hvdctl, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jupyter, "_asked", lambda *_: int(tunnel.close(cluster)) * 0)
+    refused = hvdctl("jupyter", "--name", "demo")
+    assert refused.code == 1
+    assert "the tunnel to 'demo' was closed meanwhile" in refused.err
 
 
 def test_a_lost_head_is_told_with_the_way_back(

@@ -80,7 +80,7 @@ def test_it_is_open_when_open_returns_and_gone_after_close(ours: Cluster, far: s
     assert (state["open"], state["port"], state["rebuilt"]) == (True, port, 0)
     assert tunnel.close(ours)
     assert not tunnel.close(ours)
-    wait_for(lambda: not ssh_of(fake_nodes, port))
+    assert not ssh_of(fake_nodes, port), "its port is free when close returns"
     assert not runs(state["pid"])
     assert tunnel.state(ours) == {"running": False, "open": False, "port": port}
 
@@ -111,6 +111,18 @@ def test_a_port_that_is_taken_is_told_and_the_next_one_chosen(ours: Cluster, far
         assert moved == wanted
         assert port != wanted
         assert heard(port) == b"hello"
+
+
+def test_one_that_stands_is_kept_where_another_port_is_asked_for_and_taken(ours: Cluster, far: str) -> None:
+    port, _ = tunnel.open_(ours, "node0", far, somewhere())
+    keeper = tunnel.state(ours)["pid"]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        wanted = other.getsockname()[1]
+        assert tunnel.open_(ours, "node0", far, wanted) == (port, wanted)
+    assert tunnel.state(ours)["pid"] == keeper
+    assert heard(port) == b"hello"
 
 
 def test_a_dead_ssh_is_started_again_on_the_same_port(ours: Cluster, far: str, fake_nodes: Path) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 from hvd_cluster.errors import ClusterError
 
+_WITHOUT = "remove it: ~/hostfile serves in its place, until `hvdctl up` or `scale` configures the nodes again"
+
 
 @dataclass(frozen=True)
 class Node:
@@ -90,11 +92,11 @@ def facts() -> Facts:
     except FileNotFoundError:
         return Facts(_from_hostfile())
     except (OSError, ValueError) as error:
-        raise ClusterError(f"{file} can't be read: {error}; `hvdctl up` writes it anew") from None
+        raise ClusterError(f"{file} can't be read: {error}; {_WITHOUT}") from None
     try:
         return _facts(stored)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ClusterError(f"{file} is not what hvdctl writes: {error!r}; `hvdctl up` writes it anew") from None
+        raise ClusterError(f"{file} is not what hvdctl writes: {error!r}; {_WITHOUT}") from None
 
 
 def here() -> str:
@@ -177,5 +179,5 @@ def _from_hostfile() -> Nodes:
         slots = next((int(word[6:]) for word in words[1:] if word.startswith("slots=") and word[6:].isdecimal()), 1)
         found.append(Node(words[0], "worker" if found else "head", slots, here=words[0] == name))
     if not found:
-        raise ClusterError(f"{file} names no node; `hvdctl up` writes it anew")
+        raise ClusterError(f"{file} names no node; `hvdctl scale` writes it anew")
     return found

@@ -126,16 +126,16 @@ def _failure(record: Mapping[str, Any], call: calls.Call, started: Run) -> Clust
     """The error of the rank that failed first, with its own words."""
     failed = record.get("failed_rank") or {}
     outcomes = {rank: outcome for rank in range(call.np) if (outcome := call.outcome(rank, patient=False))}
-    wrong = {rank: outcome for rank, outcome in outcomes.items() if not outcome["ok"]}
-    rank = failed.get("rank") if failed.get("rank") in wrong or not wrong else min(wrong)
+    # The agent's word: a rank that was killed raised nothing, and what others raised is that they lost it.
+    rank = failed.get("rank", min((rank for rank, found in outcomes.items() if not found["ok"]), default=None))
     if rank is None:
         said = started.unshown()
         return ClusterError(f"run {started.id} failed: {record.get('reason')}" + (f"\n{said}" if said else ""))
     node = started.node_of(rank)
-    if rank not in wrong:
+    outcome = call.outcome(rank, patient=True)
+    if outcome is None or outcome["ok"]:
         tail = "\n".join(failed.get("tail") or [])
         return RankError(_ended(failed), rank=rank, node=node, run=started.id, traceback=tail)
-    outcome = wrong[rank]
     trace = _with_cells(outcome["traceback"])
     error = RankError(outcome["text"], rank=rank, node=node, run=started.id, traceback=trace)
     if outcome["error"] is not None:
@@ -234,11 +234,10 @@ def request_for(known: Facts, np: int, *, name: str, env: Mapping[str, str] | No
     }
 
 
-def threads(known: Facts, hosts: Sequence[tuple[str, int]]) -> int:
-    """Of each rank: its share of a node's cores."""
-    cores = os.cpu_count() or 1
-    cpus = known.cpus or (cores / len(hosts) if known.one_machine else cores)
-    return max(1, int(cpus / max(taken for _, taken in hosts)))
+def threads(known: Facts, hosts: Sequence[tuple[str, int]]) -> int | None:
+    """Of each rank: its share of a node's CPUs; None where the node has cores of its own, and knows them."""
+    cpus = known.cpus or ((os.cpu_count() or 1) / len(hosts) if known.one_machine else None)
+    return max(1, int(cpus / max(taken for _, taken in hosts))) if cpus else None
 
 
 def _workdir() -> Path:

@@ -108,11 +108,13 @@ class Run:
             follower.wait()
         if code:
             raise ClusterError(f"the output of run {self.id} can't be read; `hvdctl logs {self.id}` shows it")
-        self._ended = True
+        # One that lost its supervisor may have ranks that are still there.
+        self._ended = self.record()["state"] != "lost"
 
     def record(self) -> dict[str, Any]:
         """How it ended."""
-        return agent("show", str(self.id))
+        found: dict[str, Any] = agent("show", str(self.id))
+        return found
 
     def node_of(self, rank: int) -> str:
         return node_of(self._hosts, rank)
@@ -131,16 +133,15 @@ def node_of(hosts: Sequence[tuple[str, int]], rank: int) -> str:
     raise IndexError(rank)
 
 
-def agent(*words: str) -> dict[str, Any]:
-    """The answer of the node's agent."""
+def agent(*words: str) -> Any:
+    """The answer of the node's agent, an object or a list."""
     done = subprocess.run(
         ["hvd-agent", *words], stdin=subprocess.DEVNULL, capture_output=True, check=False, start_new_session=True
     )
     answer = _json(done.stdout)
-    if "error" in answer or done.returncode:
-        raise ClusterError(
-            f"hvd-agent {' '.join(words)}: {answer.get('error') or done.stderr.decode(errors='replace')}"
-        )
+    problem = answer.get("error") if isinstance(answer, dict) else None
+    if problem or done.returncode:
+        raise ClusterError(f"hvd-agent {' '.join(words)}: {problem or done.stderr.decode(errors='replace')}")
     return answer
 
 
@@ -160,9 +161,8 @@ def _start(argv: list[str], *, stdin: int, env: dict[str, str] | None = None) ->
         raise ClusterError(f"this is no node of a cluster: {argv[0]} is not here") from None
 
 
-def _json(data: bytes) -> dict[str, Any]:
+def _json(data: bytes) -> Any:
     try:
-        answer: dict[str, Any] = json.loads(data)
+        return json.loads(data)
     except ValueError:
         return {"error": data.decode(errors="replace").strip()}
-    return answer

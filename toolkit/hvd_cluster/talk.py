@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -67,7 +66,8 @@ class LocalTalk(Talk):
         try:
             super().close()
         finally:
-            self._guard.release(done=True)
+            # A second interrupt may have come before the ranks were ended; of a run that has ended nothing is asked.
+            self._guard.release(done=False)
 
     def state(self) -> str:
         return str(self._told("show")["state"])
@@ -77,15 +77,14 @@ class LocalTalk(Talk):
 
     def _told(self, verb: str) -> dict[str, object]:
         try:
-            return agent(verb, str(self.run))
+            return dict(agent(verb, str(self.run)))
         except ClusterError as error:
             raise HvdctlError(str(error)) from None
 
 
 def refuse_second() -> None:
     """Raise where a bench is under way: two of them would measure each other."""
-    done = subprocess.run(["hvd-agent", "list"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    for row in json.loads(done.stdout or b"[]"):
+    for row in agent("list"):
         if row["state"] in ("starting", "running") and row["command"] == " ".join(COMMAND):
             raise ClusterError(
                 f"a bench is under way on this cluster, run {row['id']}; wait for it, or `hvdctl cancel {row['id']}`"

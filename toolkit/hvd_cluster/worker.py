@@ -5,6 +5,7 @@ python3 -m hvd_cluster.worker FOLDER
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -29,13 +30,16 @@ def main(folder: Path) -> int:
         func, args, kwargs = _unpacked(folder / "func.pkl")
         value = func(*args, **kwargs)
     except BaseException as error:
-        _keep(file, _failure(error))
-        telling.flush()
-        sys.stdout.flush()
-        sys.stderr.write(f"{FAILED}\n{_text(error)}")
-        sys.stderr.flush()
-        # A rank that failed must not wait at exit for peers that wait for it.
-        os._exit(1)
+        try:
+            with contextlib.suppress(Exception):  # such as a full share: its log still tells
+                _keep(file, _failure(error))
+            telling.flush()
+            sys.stdout.flush()
+            sys.stderr.write(f"{FAILED}\n{_text(error)}")
+            sys.stderr.flush()
+        finally:
+            # A rank that failed must not wait at exit for peers that wait for it.
+            os._exit(1)
     _keep(file, _success(value))
     telling.flush()
     return 0

@@ -124,10 +124,10 @@ def _share(cluster: Cluster, nodes: list[Node]) -> str:
 def _jupyter(cluster: Cluster) -> Check:
     told = jupyter.status(cluster)
     server = told["server"]
-    if server is None:
-        return Check("jupyter", "fail", told["problem"], told["hint"])
-    if not server["installed"]:
+    if server is not None and not server["installed"]:
         return Check("jupyter", "warn", "the image has none", "use --image auto, or --no-jupyter")
+    if told["problem"]:
+        return Check("jupyter", "fail", told["problem"], told["hint"])
     if server["running"] and not server["answers"] and not server["log"]:
         return Check("jupyter", "ok", "it starts within a minute, or when `hvdctl jupyter` opens it")
     if not server["answers"]:

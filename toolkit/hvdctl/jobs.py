@@ -49,9 +49,12 @@ class Job:
 
 
 def request(
-    job: Job, spec: Spec, nodes: Sequence[Node], remote_dir: str, cores: int, profile: Profile | None = None
+    job: Job, spec: Spec, nodes: Sequence[Node], remote_dir: str, cores: int | None, profile: Profile | None = None
 ) -> dict[str, Any]:
-    """What the head's agent is asked to start: the job's own words, over the profile, over the defaults. Pure."""
+    """What the head's agent is asked to start: the job's own words, over the profile, over the defaults. Pure.
+
+    `cores` are those that all nodes share; None where each has its own, and knows best how many.
+    """
     slots = sum(node.slots for node in nodes)
     np = job.np if job.np is not None else slots
     if not 1 <= np <= slots:
@@ -63,7 +66,7 @@ def request(
     if launcher not in LAUNCHERS:
         raise UsageError(f"{launcher!r} is not a launcher; choose one of: {', '.join(LAUNCHERS)}")
     hosts = list(job.hosts) if job.hosts is not None else inventory.layout(nodes, np)
-    cpus = spec.cpus if spec.cpus is not None else cores / len(hosts)
+    cpus = spec.cpus or (cores / len(hosts) if cores else None)
     most = max(taken for _, taken in hosts)
     tuned = profile.threads_for(len(hosts), most) if profile else None
     return {
@@ -75,7 +78,7 @@ def request(
         "env": {**(profile.env() if profile else {}), **spec.env, **(job.env or {})},
         "workdir": remote_dir,
         "interface": interface(nodes),
-        "threads": job.threads or tuned or max(1, int(cpus / most)),
+        "threads": job.threads or tuned or (max(1, int(cpus / most)) if cpus else None),
     }
 
 
@@ -90,7 +93,8 @@ def prepare(cluster: Cluster, job: Job) -> Request:
     spec, nodes = cluster.spec(), cluster.nodes()
     local = (job.workdir or Path.cwd()).absolute()
     profile = Profile.of(cluster) if job.tuned else None
-    asked = request(job, spec, nodes, remote_dir(local), os.cpu_count() or 1, profile)
+    cores = (os.cpu_count() or 1) if providers.one_machine(spec) else None
+    asked = request(job, spec, nodes, remote_dir(local), cores, profile)
     # Numbers go on after `down`: the records of earlier runs are kept here.
     asked["after"] = last_kept(cluster)
     if spec.framework != "pytorch" and job.launcher == "torch":

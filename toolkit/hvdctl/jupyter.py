@@ -22,6 +22,9 @@ from hvdctl.spec import Spec, masked
 # On an emulated machine it starts in minutes.
 _ANSWER_S = 240.0
 _TIMEOUT_S = 5.0
+# How often one who waits looks whether the head is still there.
+_LOOK_S = 5.0
+_NONE: dict[str, Any] = {"installed": False, "wanted": False, "running": False, "answers": False, "log": []}
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def facts(spec: Spec, nodes: Sequence[Node], image: str) -> dict[str, Any]:
         "cpus": spec.cpus,
         "interface": jobs.interface(nodes),
         "image": masked(image),
-        "one_machine": nodes[0].kind == "container" and providers.here(spec),
+        "one_machine": providers.one_machine(spec),
         "hvdctl": __version__,
     }
 
@@ -107,7 +110,9 @@ def status(cluster: Cluster) -> dict[str, Any]:
         server = _server(cluster, _head(cluster))
     except HvdctlError as error:
         return told | {"server": None, "problem": error.message, "hint": error.hint}
-    return told | {"server": server, "problem": None, "hint": ""}
+    missing = _missing(cluster, server)
+    problem, hint = (missing.message, missing.hint) if missing else (None, "")
+    return told | {"server": server, "problem": problem, "hint": hint}
 
 
 def page(cluster: Cluster, url: str) -> Path:
@@ -146,35 +151,49 @@ def _server(cluster: Cluster, head: Node) -> dict[str, Any]:
     except UsageError as error:
         if "no verb" not in error.message:
             raise
-        return {"installed": False, "wanted": False, "running": False, "answers": False, "log": []}
+        return _NONE
 
 
 def _require(cluster: Cluster, head: Node, step: Step) -> None:
     """JupyterLab is there and was asked to run, or an error that says what to do."""
-    name = cluster.name
-    if not cluster.spec().jupyter:
-        raise UsageError(
-            f"cluster {name!r} was made without JupyterLab (jupyter: false)",
-            hint=f"`hvdctl up --name {name} --jupyter` makes its nodes anew with it",
-        )
     step.update("asking the head")
-    told = _server(cluster, head)
-    if not told["installed"]:
-        raise HvdctlError(
-            f"the image of {name!r} has no JupyterLab: {masked(cluster.spec().image)}",
-            hint="use --image auto, or an image from `hvdctl image push`",
-        )
-    if not told["wanted"]:
-        raise HvdctlError(f"cluster {name!r} is not whole yet", hint=f"`hvdctl up --name {name}` goes on with it")
+    told = _server(cluster, head) if cluster.spec().jupyter else _NONE
+    if missing := _missing(cluster, told):
+        raise missing
     if not told["running"]:
         ssh.agent(cluster, head.name, "jupyter", "resume")
 
 
+def _missing(cluster: Cluster, server: dict[str, Any]) -> HvdctlError | None:
+    """Why there is none to be reached, with the way to one; None where it is there and was asked to run."""
+    name, spec = cluster.name, cluster.spec()
+    if not spec.jupyter:
+        return UsageError(
+            f"cluster {name!r} was made without JupyterLab (jupyter: false)",
+            hint=f"`hvdctl up --name {name} --jupyter` makes its nodes anew with it",
+        )
+    if not server["installed"]:
+        return HvdctlError(
+            f"the image of {name!r} has no JupyterLab: {masked(spec.image)}",
+            hint="use --image auto, or an image from `hvdctl image push`",
+        )
+    if not server["wanted"]:
+        return HvdctlError(f"cluster {name!r} is not whole yet", hint=f"`hvdctl up --name {name}` goes on with it")
+    return None
+
+
 def _wait(cluster: Cluster, port: int, token: str) -> None:
     """Return when JupyterLab takes the token at the near end of the tunnel."""
-    deadline = time.monotonic() + _ANSWER_S
+    began = looked = time.monotonic()
     while True:
-        code = _asked(port, token)
+        way = tunnel.state(cluster)
+        if not way["running"]:
+            raise HvdctlError(
+                f"the tunnel to {cluster.name!r} was closed meanwhile",
+                hint=f"`hvdctl status --name {cluster.name}` shows what stands",
+            )
+        # What listens there while the tunnel is away is not ours to tell the token.
+        code = _asked(port, token) if way["open"] else 0
         if code == 200:
             return
         if code in (401, 403):
@@ -182,7 +201,10 @@ def _wait(cluster: Cluster, port: int, token: str) -> None:
                 f"what answers on port {port} does not take the token of {cluster.name!r}",
                 hint=f"`hvdctl jupyter --name {cluster.name} --stop`, then open it again",
             )
-        if time.monotonic() > deadline:
+        if time.monotonic() > looked + _LOOK_S:
+            _head(cluster)
+            looked = time.monotonic()
+        if time.monotonic() > began + _ANSWER_S:
             server = status(cluster)["server"] or {}
             said = "; ".join(server.get("log") or []) or "it says nothing"
             raise HvdctlError(f"JupyterLab gave no answer within {_ANSWER_S:.0f} s: {said}")

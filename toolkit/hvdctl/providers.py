@@ -40,6 +40,11 @@ def here(spec: Spec) -> bool:
     return provider.here or bool(emulated and emulated(spec))
 
 
+def one_machine(spec: Spec) -> bool:
+    """Whether the nodes are containers of this machine; virtual machines are counted as machines of their own."""
+    return REGISTRY[spec.provider].kind == "container" and here(spec)
+
+
 class Site(Protocol):
     """What a provider's module offers beside its Terraform folder."""
 

@@ -35,12 +35,14 @@ _LISTENING = "0A"
 def open_(cluster: Cluster, head: str, target: str, port: int | None) -> tuple[int, int | None]:
     """The port of a tunnel that stands, and the one that was wanted where another program has that.
 
-    A tunnel that is there is kept, unless another port is asked for.
+    A tunnel that is there is kept, unless another port is asked for and free.
     """
     with _turn(cluster):
         now = state(cluster)
         wanted = chosen = port or int(now.get("port") or PORT)
-        if not (now["running"] and now.get("target") == target and wanted == now["port"]):
+        if now["running"] and now.get("target") == target and (wanted == now["port"] or free(wanted) != wanted):
+            chosen = int(now["port"])
+        else:
             _end(cluster)
             chosen = free(wanted)
             _start(cluster, head, target, chosen)
@@ -131,6 +133,7 @@ def _opened(cluster: Cluster) -> bool:
 
 def _end(cluster: Cluster) -> bool:
     """End the keeper, and its ssh with it; says whether there was one."""
+    told: list[tuple[int, int]] = []
     was = False
     began = time.monotonic()
     while (pid := _keeper(cluster)) is not None:
@@ -138,9 +141,12 @@ def _end(cluster: Cluster) -> bool:
         waited = time.monotonic() - began
         if waited > 2 * _CLOSE_S:
             raise HvdctlError(f"the tunnel to {cluster.name!r} does not end", log=cluster.log("tunnel"))
-        if pid:
+        word = pid, signal.SIGKILL if waited > _CLOSE_S else signal.SIGTERM
+        # Once: a second word would keep it from waiting for its ssh, which listens until it has ended.
+        if pid and word not in told:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL if waited > _CLOSE_S else signal.SIGTERM)
+                os.kill(*word)
+            told.append(word)
         time.sleep(0.05)
     return was
 
@@ -184,6 +190,7 @@ def _tell(cluster: Cluster, port: int, target: str, *, problem: str, opened: boo
 def keep(cluster: Cluster, head: str, target: str, port: int) -> None:
     """Hold the tunnel until a signal comes or the cluster is gone."""
     failures = times = 0
+    before = ""
     words = ssh.argv(cluster, head)
     words[-1:-1] = ["-N", "-T", "-o", "ExitOnForwardFailure=yes", "-L", f"127.0.0.1:{port}:{target}"]
     while cluster.exists:
@@ -191,8 +198,9 @@ def keep(cluster: Cluster, head: str, target: str, port: int) -> None:
         link = process.start(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         try:
             if _stands(link, port):
-                _tell(cluster, port, target, problem="", opened=True, times=times)
-                failures = 0
+                with contextlib.suppress(OSError):  # a full disk is no reason to give up what stands
+                    _tell(cluster, port, target, problem="", opened=True, times=times)
+                failures, before = 0, ""
                 _watch(link, cluster)
                 times += 1
         finally:
@@ -200,8 +208,11 @@ def keep(cluster: Cluster, head: str, target: str, port: int) -> None:
             said = _last_words(link)
         if not cluster.exists:
             return
-        _tell(cluster, port, target, problem=said, times=times)
-        sys.stderr.write(f"{time.strftime('%F %T')} {said}\n")
+        with contextlib.suppress(OSError):
+            _tell(cluster, port, target, problem=said, times=times)
+            if said != before:
+                sys.stderr.write(f"{time.strftime('%F %T')} {said}\n")
+        before = said
         time.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
         failures += 1
 
@@ -230,7 +241,9 @@ def _listens(pid: int, port: int) -> bool:
 def _watch(link: subprocess.Popen[Any], cluster: Cluster) -> None:
     """Until ssh ends, or the cluster is gone."""
     while cluster.exists and link.poll() is None:
-        time.sleep(1)
+        # Noticed at once: another program could take the port, and be sent the token.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            link.wait(1)
 
 
 def _last_words(link: subprocess.Popen[Any]) -> str:

@@ -76,6 +76,9 @@ def test_it_runs_answers_and_is_started_once(head: Node) -> None:
     assert not head.ask("jupyter", "start", stdin={"cluster": "other", "after": 3})["changed"]
     assert json.loads((home(head) / "cluster.json").read_text())["after"] == 3
     assert len(servers(head)) == 1
+    (home(head) / "cluster.json").write_text("")
+    assert head.ask("jupyter", "start", stdin={"cluster": "demo"})["changed"], "one that is not whole is written anew"
+    assert json.loads((home(head) / "cluster.json").read_text()) == {"cluster": "demo"}
 
 
 def test_the_server_waits_until_up_is_over_or_somebody_asks_for_it(head: Node) -> None:

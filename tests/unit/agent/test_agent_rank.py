@@ -137,7 +137,7 @@ def test_rank_of_nothing() -> None:
 
 
 def test_environment_of_a_command() -> None:
-    made = of_command({"PATH": "/bin", "OMP_NUM_THREADS": "8"}, {"NCCL_SOCKET_IFNAME": "ib0"}, REQUEST, 1)
+    made = of_command({"PATH": "/bin", "OMP_NUM_THREADS": "8"}, {"NCCL_SOCKET_IFNAME": "ib0"}, REQUEST, 1, 8)
     assert made == {
         "PATH": "/bin",
         "PYTHONUNBUFFERED": "1",
@@ -151,9 +151,15 @@ def test_environment_of_a_command() -> None:
     }
 
 
+@pytest.mark.parametrize(("rank", "cores", "threads"), [(0, 8, "8"), (1, 8, "2"), (4, 8, "2"), (2, 2, "1")])
+def test_a_rank_has_its_share_of_its_nodes_own_cores(rank: int, cores: int, threads: str) -> None:
+    request = REQUEST._replace(np=5, hosts=(("node0", 1), ("node1", 4)), threads=None)
+    assert of_command({"OMP_NUM_THREADS": "1"}, {}, request, rank, cores)["OMP_NUM_THREADS"] == threads
+
+
 def test_user_cannot_remove_the_marks() -> None:
-    assert of_command({}, {"HVDCTL_RUN": "9"}, REQUEST, 1)["HVDCTL_RUN"] == "4"
-    assert of_command({}, {}, REQUEST._replace(launcher="mpi"), 1)["HOROVOD_CONTROLLER"] == "mpi"
+    assert of_command({}, {"HVDCTL_RUN": "9"}, REQUEST, 1, 8)["HVDCTL_RUN"] == "4"
+    assert of_command({}, {}, REQUEST._replace(launcher="mpi"), 1, 8)["HOROVOD_CONTROLLER"] == "mpi"
 
 
 def failure(rank: int, code: int | None, ended: float, *, told: bool = False, lost: bool = False) -> dict[str, Any]:

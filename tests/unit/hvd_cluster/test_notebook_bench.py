@@ -12,7 +12,7 @@ import hvd_cluster as hc
 import pytest
 from hvd_cluster import talk
 from hvdctl.bench import report, results
-from notebook_head import Head
+from notebook_head import Head, wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,12 @@ def test_a_point_that_fails_is_kept_and_the_others_go_on() -> None:
 
 def test_an_interrupt_ends_the_ranks_and_keeps_what_was_measured(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
     head.describe(env={"BENCH_STUCK": "1"})
-    threading.Timer(3.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+
+    def interrupt() -> None:
+        wait_for(lambda: list(head.runs.glob("*/stuck")), 60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         hc.bench(nodes=1)
     assert (head.records()[-1]["state"], head.processes(), head.left()) == ("cancelled", [], [])

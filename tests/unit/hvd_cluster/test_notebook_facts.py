@@ -68,7 +68,7 @@ def test_what_is_no_node_says_so(home: Path) -> None:
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"nodes": []}', '{"nodes": [{"name": "node0"}]}'])
 def test_a_file_that_is_not_hvdctls_is_named(home: Path, text: str) -> None:
     described(home, text)
-    with pytest.raises(hc.ClusterError, match=r"cluster.json.*`hvdctl up` writes it anew"):
+    with pytest.raises(hc.ClusterError, match=r"cluster.json.*remove it: ~/hostfile serves"):
         hc.nodes()
 
 

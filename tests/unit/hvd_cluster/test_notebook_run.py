@@ -165,6 +165,31 @@ def test_a_rank_that_ends_without_a_word_is_told_with_its_last_lines() -> None:
         hc.run(work, 1)
 
 
+def test_a_rank_that_was_killed_is_blamed_and_not_the_one_that_lost_it() -> None:
+    def work() -> None:
+        if rank() == 1:
+            print("last words", flush=True)
+            os._exit(137)
+        time.sleep(1)
+        raise RuntimeError("HorovodInternalError: Connection closed by peer")
+
+    with pytest.raises(hc.RankError, match=r"(?s)rank 1 on node1: it ended with exit code 137.*killed.*last words"):
+        hc.run(work)
+
+
+def test_a_rank_that_cant_tell_why_it_failed_ends_all_the_same(head: Head) -> None:
+    class Unspeakable(Exception):
+        def __str__(self) -> str:
+            raise OSError("no words")
+
+    def work() -> None:
+        raise Unspeakable
+
+    with pytest.raises(hc.RankError, match="rank 0 on localhost: it ended with exit code 1"):
+        hc.run(work, 1)
+    assert head.left() == []
+
+
 def test_sys_exit_is_a_failure_too() -> None:
     with pytest.raises(hc.RankError, match="rank 0 on localhost: SystemExit: enough"):
         hc.run(lambda: sys.exit("enough"), 1)

@@ -57,7 +57,7 @@ def alive(folder: Path) -> list[int]:
 
 @pytest.fixture
 def feed() -> Iterator[monitor.Feed]:
-    made = monitor.Feed(every=0.2, patience=1.0, retry=0.2)
+    made = monitor.Feed(every=0.2, patience=4.0, retry=0.2)
     yield made
     made.close()
 

@@ -28,15 +28,19 @@ def rank_of(launcher: str, environ: Mapping[str, str]) -> int:
     raise AgentError(f"no rank was given: none of {', '.join(_RANK[launcher])} is set")
 
 
-def of_command(environ: Mapping[str, str], user: Mapping[str, str], request: Request, rank: int) -> dict[str, str]:
-    """What the launcher set, our defaults over it, the user's own values over both, and the run's marks."""
-    return {**environ, **_defaults(environ, request), **user, **_marks(request, rank)}
+def of_command(
+    environ: Mapping[str, str], user: Mapping[str, str], request: Request, rank: int, cores: int
+) -> dict[str, str]:
+    """What the launcher set, our defaults over it, the user's own values over both, and the run's marks.
+
+    A rank has as many threads as was asked for, else its share of the node's `cores`.
+    """
+    threads = request.threads or max(1, cores // dict(request.hosts)[request.host_of(rank)])
+    return {**environ, **_defaults(environ, request, threads), **user, **_marks(request, rank)}
 
 
-def _defaults(environ: Mapping[str, str], request: Request) -> dict[str, str]:
-    chosen = {"PYTHONUNBUFFERED": "1"}
-    if request.threads:
-        chosen["OMP_NUM_THREADS"] = str(request.threads)
+def _defaults(environ: Mapping[str, str], request: Request, threads: int) -> dict[str, str]:
+    chosen = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}
     if request.interface and len(request.hosts) > 1:
         names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
         chosen |= {name: request.interface for name in names if name not in environ}

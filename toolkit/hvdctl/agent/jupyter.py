@@ -72,9 +72,12 @@ def start(facts: dict[str, Any]) -> dict[str, Any]:
         return {"changed": False, "installed": False}
     _home().mkdir(mode=0o700, exist_ok=True)
     file = _home() / "cluster.json"
-    before = store.read(file) if file.exists() else None
+    try:
+        before = store.read(file)
+    except (OSError, ValueError):
+        before = None  # not there, or not whole
     if before != facts:
-        store.write(file, facts, 0o600)
+        store.write(file, facts, 0o600, durable=True)
     # These change by themselves: they alone are no change of the cluster.
     passing = {"after": 0, "about": ""}
     changed = before is None or before | passing != facts | passing

@@ -125,8 +125,7 @@ def _torch(request: Request, place: Place) -> list[Command]:
         argv += ["--nproc-per-node", str(slots), "--master-addr", request.hosts[0][0]]
         argv += ["--master-port", str(place.port), "--no-python", *_wrapper(request, place)]
         if host != place.here:
-            # torchrun warns where it has to choose the number of threads itself.
-            threads = [f"OMP_NUM_THREADS={request.threads}"] if request.threads else []
-            argv = ssh(host, ["env", f"HVDCTL_LAUNCH={request.id}", *_settings(place), *threads, *argv])
+            threads = f"OMP_NUM_THREADS={request.threads or 1}"  # as in supervise.py
+            argv = ssh(host, ["env", f"HVDCTL_LAUNCH={request.id}", *_settings(place), threads, *argv])
         started.append(Command(argv, host))
     return started

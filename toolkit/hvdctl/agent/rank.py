@@ -48,7 +48,7 @@ class Rank:
         self.rank = rank_of(record["launcher"], os.environ)
         self.node = self.request.host_of(self.rank)
         user = store.read(folder / "env.json")
-        self.env = of_command(os.environ, user, self.request, self.rank)
+        self.env = of_command(os.environ, user, self.request, self.rank, len(os.sched_getaffinity(0)))
         self._log = os.open(folder / f"rank-{self.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._tag = f"[rank {self.rank} {self.node}] "
         self._lines = Lines()

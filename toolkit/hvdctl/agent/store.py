@@ -109,9 +109,9 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def write(path: Path, content: Any, mode: int = 0o644) -> None:
+def write(path: Path, content: Any, mode: int = 0o644, *, durable: bool = False) -> None:
     """Replace the file as a whole: a reader sees the old content or the new, never a part."""
-    write_bytes(path, (json.dumps(content, indent=1) + "\n").encode(), mode)
+    write_bytes(path, (json.dumps(content, indent=1) + "\n").encode(), mode, durable=durable)
 
 
 def write_bytes(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = False) -> None:

@@ -139,8 +139,8 @@ def _environment(request: Request) -> dict[str, str]:
     if Path(_VENV).is_dir() and _VENV not in path.split(":"):
         path = f"{_VENV}:{path}"
     kept["PATH"] = path
-    if request.threads:
-        kept["OMP_NUM_THREADS"] = str(request.threads)
+    # torchrun warns where it has to choose it; a rank that was not told how many it has chooses for itself.
+    kept["OMP_NUM_THREADS"] = str(request.threads or 1)
     return kept
 
 

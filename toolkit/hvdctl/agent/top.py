@@ -30,6 +30,8 @@ _SILENT_S = 20.0
 # How long the first line waits for nodes that have not answered: less where others follow.
 _FIRST_S = 3.0
 _ONLY_S = 12.0
+_TURN = 100  # nodes that this is enough for, a few logins at a time
+_LONGEST_S = 35.0
 
 
 def main(argv: list[str]) -> int:
@@ -164,7 +166,8 @@ class Watch:
         self._renew()
         began = time.monotonic()
         due, left = began, self.options.count
-        patience = _FIRST_S if left is None else _ONLY_S
+        turns = max(1.0, len(self.sources) / _TURN)
+        patience = _FIRST_S if left is None else min(_ONLY_S * turns, _LONGEST_S)
         while left != 0:
             self._start()
             if not self._listen(0.25 if time.monotonic() >= due else due - time.monotonic()):
@@ -204,7 +207,8 @@ class Watch:
     def _start(self) -> None:
         now = time.monotonic()
         starting = sum(source.starting for source in self.sources.values())
-        for source in self.sources.values():
+        # Those that wait longest first: many that are lost must not keep the others from their turn.
+        for source in sorted(self.sources.values(), key=lambda one: one.retry_at):
             if source.child and now - source.heard_at > _SILENT_S + 2 * source.every:
                 self._end(source, f"no sample for {now - source.heard_at:.0f} s")
             if source.child is None and now >= source.retry_at and starting < _AT_ONCE:

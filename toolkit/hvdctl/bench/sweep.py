@@ -161,8 +161,6 @@ class _Bench:
         session = self.ranks.ready_for(todo[0])
         nodes = self.cluster.nodes()
         spec = self.cluster.spec()
-        # Of containers; virtual machines are counted as machines.
-        one_machine = nodes[0].kind == "container" and providers.here(spec)
         if about := providers.REGISTRY[spec.provider].site.about(self.cluster.name):
             step.note(about)
         self.store.append(
@@ -178,7 +176,7 @@ class _Bench:
                     "name": self.cluster.name,
                     **resume.terms(self.cluster),
                     "nodes": [{"name": n.name, "id": n.id, "kind": n.kind} for n in nodes],
-                    "one_machine": one_machine,
+                    "one_machine": providers.one_machine(spec),
                     "about": about,
                 },
                 "image": pipeline.image(self.cluster),

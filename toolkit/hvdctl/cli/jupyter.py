@@ -87,18 +87,13 @@ def _status(cluster: Cluster, terminal: Terminal) -> None:
     def render() -> None:
         terminal.line(f"Tunnel  {_tunnel(told['tunnel'])}")
         terminal.line(f"Server  {_server(told)}")
-        if hint := told["hint"] or _hint(cluster, told):
+        closed = not told["problem"] and not told["tunnel"]["running"]
+        if hint := told["hint"] or (f"`hvdctl jupyter --name {cluster.name}` opens it" if closed else ""):
             terminal.line(f"    → {hint}")
 
     terminal.result(told, render)
     if not (told["tunnel"]["open"] and (told["server"] or {}).get("answers")):
         raise typer.Exit(1)
-
-
-def _hint(cluster: Cluster, told: dict[str, Any]) -> str:
-    if not (told["server"] or {}).get("installed"):
-        return f"`hvdctl up --name {cluster.name} --jupyter` makes the nodes anew with it"
-    return "" if told["tunnel"]["running"] else f"`hvdctl jupyter --name {cluster.name}` opens it"
 
 
 def _tunnel(told: dict[str, Any]) -> str:
@@ -114,10 +109,8 @@ def _server(told: dict[str, Any]) -> str:
     server = told["server"]
     if server is None:
         return f"not reached: {told['problem']}"
-    if not server["installed"]:
-        return "not in the image of this cluster"
-    if not server["wanted"]:
-        return "not asked for (jupyter: false)"
+    if told["problem"]:
+        return f"none: {told['problem']}"
     if server["answers"]:
         return "answers"
     state = "starting" if server["running"] else "not running"
