@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SRC    := toolkit tests scripts examples
+HERMETIC := tests/unit tests/contract --numprocesses=auto --dist=loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system engine images demo test lint unit browser e2e vm format bench-up bench-scaling reproduce clean
+.PHONY: help setup system engine images demo test lint unit coverage browser e2e vm format bench-up bench-scaling reproduce clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -22,8 +23,11 @@ test: setup images lint unit browser e2e vm ## all set-up, then lint and every t
 lint: $(VENV)/.ready ## ruff, mypy, ansible-lint, terraform fmt, shellcheck
 	@scripts/lint.sh
 
-unit: $(VENV)/.ready ## the hermetic tests, with coverage
-	@$(BIN)/pytest tests/unit tests/contract --numprocesses=auto --dist=loadfile --cov=hvdctl --cov-report=term:skip-covered
+unit: $(VENV)/.ready ## the hermetic tests
+	@$(BIN)/pytest $(HERMETIC)
+
+coverage: $(VENV)/.ready ## the hermetic tests again, and the lines that they do not reach; slower
+	@$(BIN)/pytest $(HERMETIC) --cov=hvdctl --cov-report=term:skip-covered
 
 browser: $(VENV)/.ready ## the report in a real browser; installs Chromium where it is missing
 	@scripts/system.sh --tests
