@@ -76,7 +76,7 @@ def execute(
                 _watch(started, call, write, live, timeout)
             finally:
                 shown.close(started.id)
-            return _results(started.record(), call, started)
+            return _results(started.record, call, started)
     finally:
         shutil.rmtree(call.folder, ignore_errors=True)
 
@@ -125,9 +125,8 @@ def _results(record: Mapping[str, Any], call: calls.Call, started: Run) -> list[
 def _failure(record: Mapping[str, Any], call: calls.Call, started: Run) -> ClusterError:
     """The error of the rank that failed first, with its own words."""
     failed = record.get("failed_rank") or {}
-    outcomes = {rank: outcome for rank in range(call.np) if (outcome := call.outcome(rank, patient=False))}
     # The agent's word: a rank that was killed raised nothing, and what others raised is that they lost it.
-    rank = failed.get("rank", min((rank for rank, found in outcomes.items() if not found["ok"]), default=None))
+    rank = failed["rank"] if failed else _first_that_raised(call)
     if rank is None:
         said = started.unshown()
         return ClusterError(f"run {started.id} failed: {record.get('reason')}" + (f"\n{said}" if said else ""))
@@ -146,6 +145,11 @@ def _failure(record: Mapping[str, Any], call: calls.Call, started: Run) -> Clust
         except Exception:
             error.__cause__ = None
     return error
+
+
+def _first_that_raised(call: calls.Call) -> int | None:
+    outcomes = ((rank, call.outcome(rank, patient=False)) for rank in range(call.np))
+    return next((rank for rank, outcome in outcomes if outcome and not outcome["ok"]), None)
 
 
 def _ended(failed: Mapping[str, Any]) -> str:

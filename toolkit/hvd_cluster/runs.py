@@ -63,6 +63,8 @@ class Run:
         self._hosts = request["hosts"]
         self._ended = False
         self._beside: list[str] = []
+        self.record: dict[str, Any] = {}
+        """How it ended, when all of its output has come."""
         self._guard = Guard(request, folder)
         self.id = self._guard.id
 
@@ -108,13 +110,9 @@ class Run:
             follower.wait()
         if code:
             raise ClusterError(f"the output of run {self.id} can't be read; `hvdctl logs {self.id}` shows it")
+        self.record = agent("show", str(self.id))
         # One that lost its supervisor may have ranks that are still there.
-        self._ended = self.record()["state"] != "lost"
-
-    def record(self) -> dict[str, Any]:
-        """How it ended."""
-        found: dict[str, Any] = agent("show", str(self.id))
-        return found
+        self._ended = self.record["state"] != "lost"
 
     def node_of(self, rank: int) -> str:
         return node_of(self._hosts, rank)
