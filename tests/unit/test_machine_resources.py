@@ -223,7 +223,8 @@ def test_the_private_host_key_goes_from_its_file_to_the_seed_alone(planned: dict
     network = json.loads(documents["network-config"])["ethernets"]
     assert network["inside"]["addresses"] == ["10.87.0.2/16"]
     assert network["inside"]["match"] != network["outside"]["match"]
-    assert json.loads(documents["meta-data"])["instance-id"] == "i-1"
+    told = json.loads(documents["meta-data"])
+    assert (told["instance-id"], told["dsmode"]) == ("i-1", "local")
 
 
 def test_hardware_addresses_differ_by_network_and_node() -> None:
