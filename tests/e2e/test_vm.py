@@ -131,7 +131,7 @@ def test_an_address_outside_the_cluster_gets_neither_port_nor_share(pair: Machin
 
 
 def test_a_horovod_job_spans_both_machines(pair: Machines) -> None:
-    # While JupyterLab starts there the head is the slower one, and emulated by minutes on a busy machine.
+    # Emulated on a busy machine, one rank may come minutes after the other; the head has JupyterLab's start beside it.
     done = pair("run", "--env", "HOROVOD_GLOO_TIMEOUT_SECONDS=600", "--", "python", "allreduce.py")
     assert done.out.count("sum 3 of 2 by gloo") == 2, done.out
 
