@@ -148,21 +148,20 @@ def test_an_emulated_step_takes_the_time_that_was_asked_and_gradients_come_in_re
     assert [name.partition("_")[0] for name in names] == ["p2", "p1", "p0", "p0"]
     assert {name: size for name, _, size in said["arrived"]} == {"p0_0": 1000, "p0_1": 100, "p1_0": 2000, "p2_0": 100}
     # Shares of the operations from the last layer on: 10 %, 70 %, all; the forward pass takes a third before.
-    # Sleep never ends too early; on cores that other tests use too it ends some time after.
-    assert 0.2 <= said["forward"] < 0.4
+    assert 0.2 <= said["forward"] < 0.3
     for (_, seconds, _), share in zip(said["arrived"], (0.4, 0.8, 1.0, 1.0), strict=True):
-        assert 0.6 * share <= seconds < 0.6 * share + 0.2
+        assert 0.6 * share <= seconds < 0.6 * share + 0.1
 
     found = said["found"]
     assert len(found["step_times_s"]) == 7, "as many as are allowed, since no interval is small enough"
     assert [told["steps"] for told in said["heard"]][-1:] == [7]
     assert len(said["heard"]) > 1
     assert not found["converged"]
-    assert 0.2 <= found["split_s"]["compute"] < 0.35
-    assert 0.02 <= found["split_s"]["exposed"] < 0.1
+    assert 0.2 <= found["split_s"]["compute"] < 0.25
+    assert 0.02 <= found["split_s"]["exposed"] < 0.05
     assert found["split_s"]["waiting"] == pytest.approx(0)
     assert sum(found["split_s"].values()) == pytest.approx(sum(found["step_times_s"]) / 7)
-    assert 0 <= found["overhead"] < 0.1
+    assert 0 <= found["overhead"] < 0.02
     (row,) = found["timeline"]
     assert [name for name, _, _ in row["spans"]] == ["forward", "backward", "exchange", "update"] * 2
     ends = [0.0, *(end for _, _, end in row["spans"])]
