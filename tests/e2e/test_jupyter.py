@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hvdctl import ssh, tunnel
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from tests.chromium import launched, pictures
 
@@ -162,6 +163,8 @@ def test_training_runs_from_the_ui_with_its_curves(lab: Lab, page: Page) -> None
 
 
 def test_a_killed_kernel_and_a_killed_tunnel_recover(lab: Lab, page: Page) -> None:
+    # JupyterLab tells of a lost kernel and of each request that failed, in dialogs one after the other.
+    page.add_locator_handler(page.locator(".jp-Dialog-button").first, lambda button: button.click())
     _new_notebook(page, lab, "recover.ipynb", "import os, time", "print(time.time(), 'pid', os.getpid())")
     first = _run_all(page)[0]
     assert "pid" in first
@@ -180,16 +183,14 @@ def test_a_killed_kernel_and_a_killed_tunnel_recover(lab: Lab, page: Page) -> No
 
 def _run_again(page: Page) -> str:
     """What the one cell says now; nothing while there is no kernel."""
-    dialog = page.locator(".jp-Dialog button.jp-mod-accept")
-    if dialog.count():
-        dialog.first.click()
+    cell = page.locator(".jp-CodeCell .cm-content").first
     try:
-        _idle(page, 20)
-        page.locator(".jp-CodeCell .cm-content").first.click()
-        page.keyboard.press("Control+Enter")
+        _idle(page, 10)
+        cell.click(timeout=10_000)
+        cell.press("Control+Enter", timeout=10_000)
         page.wait_for_timeout(1500)
         _idle(page, 20)
-    except Exception:
+    except PlaywrightTimeout:
         return ""
     return page.locator(".jp-CodeCell .jp-Cell-outputWrapper").first.inner_text()
 
