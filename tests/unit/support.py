@@ -125,3 +125,10 @@ def stand(engine: FakeEngine, *nodes: str, cluster: str = "demo") -> None:
     for node in nodes:
         labels = {"hvdctl.cluster": cluster, "hvdctl.name": node}
         client.containers.create(IMAGE, name=f"hvdctl-{cluster}-{node}", labels=labels).start()
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    """A program of a test's own, in a folder for PATH."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
