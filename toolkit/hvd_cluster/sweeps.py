@@ -186,13 +186,15 @@ class _Bench:
 
     def _ready_for(self, point: Point) -> LocalTalk:
         """Ranks for this point: those that are up where they fit."""
+        from hvdctl.bench.session import OURS
         from hvdctl.profile import knobs
 
-        from hvd_cluster.talk import LocalTalk
+        from hvd_cluster.talk import LocalTalk, refuse_second
 
         talk = self.talk
         if talk is None or not talk.ready or talk.purpose != point.session:
             self._close()
+            refuse_second(OURS)  # it may have begun while no ranks were up
             env = knobs(point.fusion_mb, point.cycle_ms)
             talk = self.talk = LocalTalk(self.known, point.layout, point.launcher, point.threads, env)
             talk.purpose = point.session

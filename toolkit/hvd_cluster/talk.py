@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping
 
 from hvdctl.bench.plan import LAUNCHERS, Layout
-from hvdctl.bench.session import COMMAND, WORKER, Talk
+from hvdctl.bench.session import COMMAND, NOTEBOOK, OURS, WORKER, Talk
 from hvdctl.errors import HvdctlError
 
 from hvd_cluster import calls
@@ -35,7 +35,7 @@ class LocalTalk(Talk):
             raise ClusterError(f"the bench can't be put on the share: {error}") from None
         request = {
             "command": list(COMMAND),
-            "user_command": " ".join(COMMAND),
+            "user_command": NOTEBOOK,
             "np": layout.ranks,
             "launcher": LAUNCHERS[launcher],
             "hosts": hosts,
@@ -82,10 +82,10 @@ class LocalTalk(Talk):
             raise HvdctlError(str(error)) from None
 
 
-def refuse_second() -> None:
-    """Raise where a bench is under way: two of them would measure each other."""
+def refuse_second(*commands: str) -> None:
+    """Raise where a bench is under way, a notebook's or one of hvdctl: two of them would measure each other."""
     for row in agent("list"):
-        if row["state"] in ("starting", "running") and row["command"] == " ".join(COMMAND):
+        if row["state"] in ("starting", "running") and row["command"] in (commands or (OURS, NOTEBOOK)):
             raise ClusterError(
                 f"a bench is under way on this cluster, run {row['id']}; wait for it, or `hvdctl cancel {row['id']}`"
             )

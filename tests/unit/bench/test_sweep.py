@@ -12,9 +12,9 @@ from fake_engine import FakeEngine
 from hvdctl import links, pipeline
 from hvdctl.bench import ranks, results, sweep
 from hvdctl.bench.plan import Layout
-from hvdctl.bench.session import COMMAND, PointFailed
+from hvdctl.bench.session import COMMAND, NOTEBOOK, PointFailed
 from hvdctl.cluster import Cluster
-from hvdctl.errors import HvdctlError, Interrupted, PhaseError, UsageError
+from hvdctl.errors import HvdctlError, Interrupted, LockedError, PhaseError, UsageError
 from hvdctl.links import Measured
 from support import RECORD, answer
 
@@ -293,6 +293,15 @@ def test_ranks_that_a_killed_bench_left_are_ended_first(cluster: Cluster, site: 
     heard = Heard()
     run(cluster, REAL, heard)
     assert heard.notes[0] == "ended run 5, which a killed bench had left"
+
+
+def test_a_notebook_that_measures_is_left_alone_and_told(cluster: Cluster, site: Site, fake_nodes: Path) -> None:
+    answer(fake_nodes, "list", [{**RECORD, "id": 5, "state": "running", "command": NOTEBOOK}])
+    with pytest.raises(LockedError, match=r"a notebook measures .* run 5"):
+        run(cluster, REAL)
+    assert site.log == []
+    assert not list(cluster.folder.glob("bench/*"))
+    assert "cancel" not in (fake_nodes / "ssh.log").read_text()
 
 
 def test_the_network_is_measured_once_for_each_rate_on_the_smallest_and_the_largest_layout(

@@ -11,7 +11,7 @@ from pathlib import Path
 import hvd_cluster as hc
 import pytest
 from hvd_cluster import talk
-from hvdctl.bench import report, results
+from hvdctl.bench import report, results, session
 from notebook_head import Head, wait_for
 
 
@@ -47,7 +47,7 @@ def test_a_bench_is_what_hvdctl_reads(head: Head, capsys: pytest.CaptureFixture[
     assert "4 of 4: convnet_cifar10 b16 2x1 1g" in (said := capsys.readouterr().out)
     assert "report.html" in said
     assert (head.left(), head.processes()) == ([], [])
-    assert [row["command"] for row in head.records()] == ["python3 main.py hvdctl-bench"] * 2
+    assert [row["command"] for row in head.records()] == ["python3 main.py hvdctl-bench notebook"] * 2
 
     told = made.points()
     assert told[2]["efficiency"] == pytest.approx(0.8)
@@ -122,9 +122,10 @@ def test_it_needs_pytorch(head: Head) -> None:
         hc.bench()
 
 
-def test_two_at_once_are_refused(monkeypatch: pytest.MonkeyPatch, head: Head) -> None:
+@pytest.mark.parametrize("command", [session.OURS, session.NOTEBOOK])
+def test_two_at_once_are_refused(head: Head, command: str) -> None:
     folder = talk.calls.private_folder()
-    request = {"command": ["sleep", "60"], "user_command": "python3 main.py hvdctl-bench", "np": 1}
+    request = {"command": ["sleep", "60"], "user_command": command, "np": 1}
     request |= {"launcher": "horovod", "hosts": [["localhost", 1]], "env": {}, "workdir": "/"}
     guard = talk.Guard(request, folder)
     with pytest.raises(hc.ClusterError, match="a bench is under way on this cluster, run 1"):

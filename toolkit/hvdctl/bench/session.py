@@ -14,11 +14,14 @@ from typing import IO, Any, cast
 from hvdctl import jobs, process, ssh
 from hvdctl.bench.plan import LAUNCHERS, Layout
 from hvdctl.cluster import Cluster
-from hvdctl.errors import HvdctlError, Interrupted
+from hvdctl.errors import HvdctlError, Interrupted, LockedError
 
 WORKER = Path(__file__).parent / "worker"
-# The last word is there for `is_ours` alone: a user's own `python3 main.py` is none of ours.
+# The last word is there to know them by: a user's own `python3 main.py` is none of ours.
 COMMAND = ("python3", "main.py", "hvdctl-bench")
+OURS = " ".join(COMMAND)
+# How runs of a notebook's bench are told. They end with its kernel, so that none of them is ever left over.
+NOTEBOOK = f"{OURS} notebook"
 _GREETING_S = 180.0
 _FAREWELL_S = 10.0
 # Ranks that nobody asks end by themselves (worker/main.py); well before that they count as gone.
@@ -210,14 +213,24 @@ def hosts(cluster: Cluster, layout: Layout) -> list[tuple[str, int]]:
 
 def end_leftovers(cluster: Cluster) -> list[int]:
     """End the ranks that a killed bench left waiting; their runs."""
-    left = [row for row in jobs.rows(cluster) if row["state"] not in jobs.FINAL and is_ours(row["command"])]
-    for row in left:
-        jobs.cancel(cluster, int(row["id"]))
-    return [int(row["id"]) for row in left]
+    left = _active(cluster, OURS)
+    for run in left:
+        jobs.cancel(cluster, run)
+    return left
 
 
-def is_ours(command: str) -> bool:
-    return command == " ".join(COMMAND)
+def refuse_notebook(cluster: Cluster) -> None:
+    """Raise where a notebook measures: two benches would measure each other."""
+    for run in _active(cluster, NOTEBOOK):
+        raise LockedError(
+            f"a notebook measures on cluster {cluster.name!r} with bench(), run {run}",
+            hint=f"wait for it, or interrupt its kernel; `hvdctl logs {run} --name {cluster.name}` shows what it does",
+        )
+
+
+def _active(cluster: Cluster, command: str) -> list[int]:
+    rows = jobs.rows(cluster)
+    return [int(row["id"]) for row in rows if row["state"] not in jobs.FINAL and row["command"] == command]
 
 
 def _why(record: Mapping[str, Any]) -> str:

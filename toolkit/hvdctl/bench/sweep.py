@@ -15,7 +15,7 @@ from hvdctl import __version__, jobs, links, pipeline, providers, ssh
 from hvdctl.bench import micro, plan, ranks, results, resume, timeline
 from hvdctl.bench.plan import Point, Sweep
 from hvdctl.bench.results import Record, Store
-from hvdctl.bench.session import PointFailed, Session, end_leftovers
+from hvdctl.bench.session import PointFailed, Session, end_leftovers, refuse_notebook
 from hvdctl.cluster import Cluster, command_line
 from hvdctl.errors import HvdctlError, Interrupted, UsageError
 from hvdctl.progress import Progress, Step
@@ -67,6 +67,7 @@ def run(cluster: Cluster, sweep: Sweep, progress: Progress, choice: Choice) -> O
     """Measure all that is not measured yet; results are on disk after each point."""
     with cluster.locked(command_line()):
         check(cluster, sweep)
+        refuse_notebook(cluster)
         store, before = resume.find(cluster, sweep, output=choice.output, fresh=choice.fresh)
         bench = _Bench(cluster, sweep, store, before, choice)
         try:
