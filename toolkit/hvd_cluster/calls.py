@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_cluster.errors import ClusterError, RankError, WrongType
-from hvd_cluster.facts import here, share
+from hvd_cluster.facts import facts, here, share
 from hvd_cluster.telling import live_file
 
 # A share may show what another node wrote a moment late.
@@ -120,17 +120,21 @@ def value_of(outcome: Mapping[str, Any], rank: int, node: str, run: int) -> Any:
 
 
 def _owner(pid: int) -> str:
-    """A process of this node: by its start too, as numbers come again."""
+    """A process of this node: by its start too, as numbers come again, and by the cluster, as several may share."""
     try:
         born = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         born = "gone"
-    return f"{here()}.{pid}.{born}"
+    return f"{_home()}.{pid}.{born}"
+
+
+def _home() -> str:
+    return f"{facts().cluster}.{here()}"
 
 
 def _clear(base: Path) -> None:
     """Remove what kernels of this node left that were killed before their run began, or with their node."""
-    for folder in base.glob(f"{here()}.*.*.*"):
+    for folder in base.glob(f"{_home()}.*.*.*"):
         owner, _, _ = folder.name.rpartition(".")
         pid = owner.split(".")[-2]
         if pid.isdecimal() and owner != _owner(int(pid)):

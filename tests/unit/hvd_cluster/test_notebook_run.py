@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 import hvd_cluster as hc
 import pytest
-from hvd_cluster import launch
+from hvd_cluster import calls, launch
 from notebook_head import Head, wait_for
 
 pytestmark = pytest.mark.usefixtures("head")
@@ -248,6 +249,19 @@ def test_what_a_killed_kernel_left_on_the_share_goes_with_the_next_call(head: He
     kernel.kill()
     kernel.communicate()
     assert hc.run(lambda: 2, 1) == [2]
+    assert head.left() == []
+
+
+def test_what_the_head_of_another_cluster_has_on_the_same_share_stays(head: Head) -> None:
+    folder = calls.private_folder()
+    told = json.loads(head.file.read_text())
+    head.file.write_text(json.dumps(told | {"cluster": "other"}))
+    gone = folder.with_name(folder.name.replace(f".{os.getpid()}.", ".1."))
+    folder.rename(gone)
+    assert hc.run(lambda: 1, 1) == [1]
+    assert head.left() == [gone], "whether its kernel lives is known there alone"
+    head.file.write_text(json.dumps(told))
+    assert hc.run(lambda: 1, 1) == [1]
     assert head.left() == []
 
 
