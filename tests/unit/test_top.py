@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -190,6 +191,27 @@ def test_more_nodes_than_lines_are_counted(cluster: Cluster, head: Path) -> None
         shown.expect_exact("... and 23 more")
         shown.send("q")
         shown.expect(pexpect.EOF)
+
+
+def test_a_terminal_that_is_too_low_for_any_node_says_so(cluster: Cluster, head: Path) -> None:
+    tell(head, *(sample(f"node{i}") for i in range(3)))
+    (head / "stays").touch()
+    with terminal(5, 80) as shown:
+        shown.expect_exact("... and 3 more")
+        shown.send("q")
+        shown.expect(pexpect.EOF)
+
+
+def test_the_terminal_is_given_back_also_to_one_that_ends_it(cluster: Cluster, head: Path) -> None:
+    tell(head, sample("node0"))
+    (head / "stays").touch()
+    with terminal(12, 80) as shown:
+        shown.expect_exact("node0")
+        shown.kill(signal.SIGTERM)
+        shown.expect_exact("\x1b[?1049l")
+        shown.expect(pexpect.EOF)
+        shown.wait()
+        assert shown.exitstatus == 143
 
 
 def test_a_reader_that_goes_is_no_error(cluster: Cluster, head: Path) -> None:

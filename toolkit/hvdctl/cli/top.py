@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections import deque
@@ -44,6 +45,7 @@ def top(
     live = not json and not once and sys.stdout.isatty()
     try:
         if live:
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the terminal is given back as it was
             with _keys() as keys:
                 _live(cluster.name, library.documents(cluster, every=every, keys=keys))
         else:
@@ -138,7 +140,7 @@ def _screen(
 def _table(nodes: Sequence[dict[str, Any]], history: dict[str, deque[dict[str, Any]]], width: int) -> Table:
     from rich.table import Table
 
-    names = max(4, *(len(node["node"]) for node in nodes))
+    names = max([4, *(len(node["node"]) for node in nodes)])
     gpus = any(node.get("gpus") for node in nodes)
     # What is left beside the figures goes to the curves, three or four of them.
     curve = min(30, (width - names - (69 if gpus else 55)) // (4 if gpus else 3))
