@@ -59,6 +59,8 @@ class TokenOfFile(PasswordIdentityProvider):
 
 # A page that anybody may read, with the token in it, for a browser that is not here.
 ServerApp.write_browser_open_files = lambda self: None
+# The token is in its own file alone.
+ServerApp.write_server_info_file = lambda self: None
 
 c = get_config()  # noqa: F821 - Jupyter's
 

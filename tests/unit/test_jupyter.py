@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
-from hvdctl import jupyter, tunnel
+from hvdctl import jupyter, ssh, tunnel
 from hvdctl.cluster import Cluster
+from hvdctl.errors import UsageError
 from hvdctl.progress import Silent
 from hvdctl.spec import Spec
 from support import IMAGE, Hvdctl, answer, make_nodes, stand
@@ -114,6 +115,22 @@ def test_without_a_screen_no_browser_is_tried(
 def test_rotate_asks_the_head_for_a_new_token(lab: Path, hvdctl: Hvdctl) -> None:
     assert hvdctl("jupyter", "--name", "demo", "--rotate", "--json").code == 0
     assert (lab / "jupyter.words.node0").read_text() == "rotate\n"
+
+
+def test_what_the_head_can_not_do_is_no_error_of_the_user(
+    lab: Path, hvdctl: Hvdctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ssh.agent
+
+    def agent(cluster: Cluster, node: str, *words: str, **more: Any) -> Any:
+        if "rotate" in words:
+            raise UsageError("JupyterLab: No space left on device")
+        return asked(cluster, node, *words, **more)
+
+    monkeypatch.setattr(ssh, "agent", agent)
+    refused = hvdctl("jupyter", "--name", "demo", "--rotate")
+    assert refused.code == 1
+    assert "node0: JupyterLab: No space left on device" in refused.err
 
 
 def test_a_server_that_does_not_take_the_token_is_told(lab: Path, hvdctl: Hvdctl) -> None:

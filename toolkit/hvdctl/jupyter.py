@@ -93,7 +93,7 @@ def open_(cluster: Cluster, step: Step, *, port: int | None = None, rotate: bool
     """Make the way to JupyterLab, and return when it answers there."""
     head = _head(cluster)
     _require(cluster, head, step)
-    given = cast(dict[str, Any], ssh.agent(cluster, head.name, "jupyter", "rotate" if rotate else "token"))
+    given = _told(cluster, head, "rotate" if rotate else "token")
     step.update("opening the tunnel")
     stands, moved = tunnel.open_(cluster, head.name, str(given["socket"]), port)
     step.update("waiting for JupyterLab")
@@ -161,7 +161,17 @@ def _require(cluster: Cluster, head: Node, step: Step) -> None:
     if missing := _missing(cluster, told):
         raise missing
     if not told["running"]:
-        ssh.agent(cluster, head.name, "jupyter", "resume")
+        _told(cluster, head, "resume")
+
+
+def _told(cluster: Cluster, head: Node, verb: str) -> dict[str, Any]:
+    """The answer to a word for JupyterLab; what the head can't do is nothing that the user wrote."""
+    try:
+        return cast(dict[str, Any], ssh.agent(cluster, head.name, "jupyter", verb))
+    except UsageError as error:
+        raise HvdctlError(
+            f"{head.name}: {error.message}", hint=f"`hvdctl check --name {cluster.name}` looks at the nodes"
+        ) from None
 
 
 def _missing(cluster: Cluster, server: dict[str, Any]) -> HvdctlError | None:

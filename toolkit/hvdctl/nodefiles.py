@@ -40,11 +40,11 @@ _ON_NODES = (
     "spec.py",
     "ssh.py",
 )
-# A notebook for one framework only, and its name on the nodes.
+# Notebooks for one framework only.
 _NOTEBOOKS = {
-    "training.ipynb": ("pytorch", "training.ipynb"),
-    "training-tensorflow.ipynb": ("tensorflow", "training.ipynb"),
-    "scaling.ipynb": ("pytorch", "scaling.ipynb"),
+    "training.ipynb": "pytorch",
+    "training-tensorflow.ipynb": "tensorflow",
+    "scaling.ipynb": "pytorch",
 }
 
 
@@ -80,12 +80,11 @@ def folder(name: str) -> dict[str, Content]:
 
 
 def _notebooks(framework: str) -> dict[str, bytes]:
-    found = {}
-    for path in sorted(paths.asset("examples", "notebooks").glob("*.ipynb")):
-        only, name = _NOTEBOOKS.get(path.name, (framework, path.name))
-        if only == framework:
-            found[name] = path.read_bytes()
-    return found
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(paths.asset("examples", "notebooks").glob("*.ipynb"))
+        if _NOTEBOOKS.get(path.name, framework) == framework
+    }
 
 
 def _tree(root: Path, place: str, only: Collection[str] | None = None) -> dict[str, Content]:

@@ -174,6 +174,28 @@ def test_examples_come_once_and_what_became_of_them_stays(head: Node) -> None:
     assert not notebook.exists()
 
 
+def test_notebooks_of_another_framework_come_beside_those_that_a_share_kept(head: Node) -> None:
+    head.ask("jupyter", "start", stdin={})
+    folder = Path(head.env["HVD_SHARED"]) / "notebooks"
+    folder.joinpath("hello.ipynb").write_text("mine")
+    examples = Path(head.env["HVD_EXAMPLES"])
+    for name in ("hello.ipynb", "other.ipynb", "later.ipynb"):
+        examples.joinpath(name).write_text("new")
+    folder.joinpath("later.ipynb").write_text("also mine")
+    assert head.ask("jupyter", "start", stdin={})["changed"]
+    texts = {file.name: file.read_text() for file in folder.glob("*.ipynb")}
+    assert texts == {"hello.ipynb": "mine", "later.ipynb": "also mine", "other.ipynb": "new"}
+    assert not head.ask("jupyter", "start", stdin={})["changed"]
+
+
+def test_a_share_that_takes_no_notebooks_keeps_nothing_from_starting(head: Node) -> None:
+    folder = Path(head.env["HVD_SHARED"]) / "notebooks"
+    folder.touch()
+    assert head.ask("jupyter", "start", stdin={})["installed"]
+    wait_for(lambda: answers(head))
+    assert folder.is_file()
+
+
 def test_a_token_that_a_crash_left_empty_is_made_anew(head: Node) -> None:
     head.ask("jupyter", "start", stdin={})
     (home(head) / "jupyter.token").write_text("")

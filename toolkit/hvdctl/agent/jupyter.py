@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -38,7 +37,8 @@ def main(argv: list[str]) -> int:
     try:
         return _called(argv)
     except OSError as error:
-        raise AgentError(f"JupyterLab: {error.strerror}: {error.filename}") from None
+        at = f": {error.filename}" if error.filename else ""  # a write has none
+        raise AgentError(f"JupyterLab: {error.strerror}{at}") from None
 
 
 def _called(argv: list[str]) -> int:
@@ -146,7 +146,8 @@ def keep(lock: int, settle: float) -> NoReturn:
             said = f"JupyterLab ended with {_serve()}"
         except OSError as error:  # such as a share that is not there
             said = f"JupyterLab can't be started: {error}"
-        print(f"{_OURS}{said}, it is started again", flush=True)  # noqa: T201 - the log
+        with contextlib.suppress(OSError):  # such as a disk that is full
+            print(f"{_OURS}{said}, it is started again", flush=True)  # noqa: T201 - the log
         failures = 0 if time.monotonic() - began > _GOOD_S else failures + 1
         time.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
 
@@ -235,20 +236,24 @@ def _answers() -> bool:
 
 
 def _bring_examples() -> bool:
-    """The notebooks, once: what its user makes of them, or removes, stays so."""
+    """Each notebook once: what its user makes of it, or removes, stays so; another framework's come beside them."""
     target = _share() / "notebooks"
     source = Path(os.environ.get("HVD_EXAMPLES") or _EXAMPLES)
-    if target.exists() or not _share().is_dir() or not source.is_dir():
+    if not _share().is_dir() or not source.is_dir():
         return False
-    # Whole or not at all: on a share that is full, JupyterLab starts without them.
-    part = target.with_name(f".notebooks.{os.getpid()}")
+    record = target / ".brought"
     try:
-        shutil.copytree(source, part, copy_function=shutil.copyfile)
-        part.rename(target)
-    except (OSError, shutil.Error):
-        shutil.rmtree(part, ignore_errors=True)
-        return False
-    return True
+        target.mkdir(exist_ok=True)
+        before = record.read_text(encoding="utf-8").split() if record.exists() else []
+        new = [file for file in sorted(source.iterdir()) if file.name not in before]
+        for file in new:
+            if not (target / file.name).exists():
+                store.write_bytes(target / file.name, file.read_bytes())
+        if new:
+            store.write_bytes(record, "\n".join([*before, *(file.name for file in new), ""]).encode())
+    except OSError:
+        return False  # a share that is full, or is not ours: JupyterLab starts without them
+    return bool(new)
 
 
 def _environment() -> dict[str, str]:
