@@ -10,7 +10,7 @@ from pathlib import Path
 
 import hvd_cluster as hc
 import pytest
-from hvd_cluster import talk
+from hvd_cluster import sweeps, talk
 from hvdctl.bench import report, results, session
 from notebook_head import Head, wait_for
 
@@ -122,12 +122,32 @@ def test_it_needs_pytorch(head: Head) -> None:
         hc.bench()
 
 
-@pytest.mark.parametrize("command", [session.OURS, session.NOTEBOOK])
-def test_two_at_once_are_refused(head: Head, command: str) -> None:
-    folder = talk.calls.private_folder()
+def another(command: str) -> talk.Guard:
+    """A run of this name that goes on until it is released."""
     request = {"command": ["sleep", "60"], "user_command": command, "np": 1}
     request |= {"launcher": "horovod", "hosts": [["localhost", 1]], "env": {}, "workdir": "/"}
-    guard = talk.Guard(request, folder)
+    return talk.Guard(request, talk.calls.private_folder())
+
+
+@pytest.mark.parametrize("command", [session.OURS, session.NOTEBOOK])
+def test_two_at_once_are_refused(head: Head, command: str) -> None:
+    guard = another(command)
     with pytest.raises(hc.ClusterError, match="a bench is under way on this cluster, run 1"):
         hc.bench()
     guard.release(done=False)
+
+
+def test_one_that_began_between_two_points_is_left_alone(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+    guards = []
+
+    def say(text: str) -> None:
+        if text.startswith("2 of 2"):
+            guards.append(another(session.OURS))
+
+    monkeypatch.setattr(sweeps, "_say", say)
+    with pytest.raises(hc.ClusterError, match="a bench is under way on this cluster, run 2"):
+        hc.bench(nodes=[1, 2], micro=False)
+    assert head.records()[-1]["state"] in ("starting", "running")
+    (guard,) = guards
+    guard.release(done=False)
+    assert [point["nodes"] for point in hc.results()[0].points()] == [1]
