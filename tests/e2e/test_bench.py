@@ -52,9 +52,11 @@ def test_a_sweep_measures_every_point_and_says_what_is_emulated(swept: tuple[Pat
     assert all(point["status"] == "ok" and point["emulated"] for point in points.values())
     alone, slow, fast = points[1, 10**10], points[2, 2 * 10**8], points[2, 10**10]
     assert alone["efficiency"] == pytest.approx(1)
-    # 26.5 MB over 200 Mbit/s take more than a second; the published step takes 68 ms.
+    # 26.5 MB over 200 Mbit/s take more than a second; the published step takes 68 ms. Other tests on the same cores can
+    # only add to either.
+    wire = 26.5e6 * 8 / 2e8
     assert slow["efficiency"] < 0.15 < 0.5 < fast["efficiency"] < 1.02
-    assert slow["split_s"]["exposed"] > 0.7 * slow["step_s"]
+    assert slow["split_s"]["exposed"] > 0.7 * wire
     assert slow["dilation"] == 1
     assert fast["dilation"] > 1
     assert fast["link_bits"] == pytest.approx(10**10 / fast["dilation"], rel=1e-6)

@@ -21,7 +21,9 @@ def test_every_launcher_runs_on_every_node_and_passes_arguments_whole(
 ) -> None:
     done = pair("run", "--launcher", launcher, "--", "python", "allreduce.py", *ODD)
     line = "|".join([f"sum 3 of 2 by {backend}", *ODD])
-    assert sorted(done.out.splitlines()) == [f"[rank 0 node0] {line}", f"[rank 1 node1] {line}"]
+    # torchrun on the one node may complain, untagged, that the other's has left a moment before it.
+    said = [one for one in done.out.splitlines() if launcher != "torch" or one.startswith("[rank ")]
+    assert sorted(said) == [f"[rank 0 node0] {line}", f"[rank 1 node1] {line}"]
 
 
 @pytest.mark.parametrize("launcher", ["horovod", "mpi", "torch"])
