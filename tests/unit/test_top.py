@@ -184,20 +184,12 @@ def test_live_in_a_terminal_and_away_again(cluster: Cluster, head: Path, key: st
         assert shown.exitstatus == 0
 
 
-def test_more_nodes_than_lines_are_counted(cluster: Cluster, head: Path) -> None:
-    tell(head, *(sample(f"node{i}") for i in range(30)))
+@pytest.mark.parametrize(("height", "count", "more"), [(12, 30, 23), (5, 3, 3)])
+def test_more_nodes_than_lines_are_counted(cluster: Cluster, head: Path, height: int, count: int, more: int) -> None:
+    tell(head, *(sample(f"node{i}") for i in range(count)))
     (head / "stays").touch()
-    with terminal(12, 80) as shown:
-        shown.expect_exact("... and 23 more")
-        shown.send("q")
-        shown.expect(pexpect.EOF)
-
-
-def test_a_terminal_that_is_too_low_for_any_node_says_so(cluster: Cluster, head: Path) -> None:
-    tell(head, *(sample(f"node{i}") for i in range(3)))
-    (head / "stays").touch()
-    with terminal(5, 80) as shown:
-        shown.expect_exact("... and 3 more")
+    with terminal(height, 80) as shown:
+        shown.expect_exact(f"... and {more} more")
         shown.send("q")
         shown.expect(pexpect.EOF)
 

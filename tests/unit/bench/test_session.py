@@ -223,7 +223,7 @@ def test_only_ranks_that_a_bench_left_are_ended(cluster: Cluster, head: Head) ->
         {**RECORD, "id": 5, "command": "python3 main.py", "state": "running"},
         {**RECORD, "id": 6, "command": "python3 train.py", "state": "running"},
         {**RECORD, "id": 7, "command": ours, "state": "running"},
-        {**RECORD, "id": 8, "command": session.NOTEBOOK, "state": "running"},
+        {**RECORD, "id": 8, "command": session.NOTEBOOK},
     ]
     answer(head.folder, "list", rows)
     assert session.end_leftovers(cluster) == [7]

@@ -212,25 +212,17 @@ def hosts(cluster: Cluster, layout: Layout) -> list[tuple[str, int]]:
 
 
 def end_leftovers(cluster: Cluster) -> list[int]:
-    """End the ranks that a killed bench left waiting; their runs."""
-    left = _active(cluster, OURS)
-    for run in left:
-        jobs.cancel(cluster, run)
-    return left
-
-
-def refuse_notebook(cluster: Cluster) -> None:
-    """Raise where a notebook measures: two benches would measure each other."""
-    for run in _active(cluster, NOTEBOOK):
+    """End the ranks that a killed bench left waiting; their runs. Raise where a notebook measures, and end nothing."""
+    active = {int(row["id"]): row["command"] for row in jobs.rows(cluster) if row["state"] not in jobs.FINAL}
+    for run in (run for run, command in active.items() if command == NOTEBOOK):
         raise LockedError(
             f"a notebook measures on cluster {cluster.name!r} with bench(), run {run}",
             hint=f"wait for it, or interrupt its kernel; `hvdctl logs {run} --name {cluster.name}` shows what it does",
         )
-
-
-def _active(cluster: Cluster, command: str) -> list[int]:
-    rows = jobs.rows(cluster)
-    return [int(row["id"]) for row in rows if row["state"] not in jobs.FINAL and row["command"] == command]
+    left = [run for run, command in active.items() if command == OURS]
+    for run in left:
+        jobs.cancel(cluster, run)
+    return left
 
 
 def _why(record: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from hvdctl import __version__, jobs, links, pipeline, providers, ssh
 from hvdctl.bench import micro, plan, ranks, results, resume, timeline
 from hvdctl.bench.plan import Point, Sweep
 from hvdctl.bench.results import Record, Store
-from hvdctl.bench.session import PointFailed, Session, end_leftovers, refuse_notebook
+from hvdctl.bench.session import PointFailed, Session, end_leftovers
 from hvdctl.cluster import Cluster, command_line
 from hvdctl.errors import HvdctlError, Interrupted, UsageError
 from hvdctl.progress import Progress, Step
@@ -67,11 +67,13 @@ def run(cluster: Cluster, sweep: Sweep, progress: Progress, choice: Choice) -> O
     """Measure all that is not measured yet; results are on disk after each point."""
     with cluster.locked(command_line()):
         check(cluster, sweep)
-        refuse_notebook(cluster)
+        left = end_leftovers(cluster)
         store, before = resume.find(cluster, sweep, output=choice.output, fresh=choice.fresh)
         bench = _Bench(cluster, sweep, store, before, choice)
         try:
             with progress.phase("Measuring") as step:
+                for one in left:
+                    step.note(f"ended run {one}, which a killed bench had left")
                 bench.measure(step)
         except Interrupted:
             bench.end("interrupted", "interrupted")
@@ -116,8 +118,6 @@ class _Bench:
         spec = self.cluster.spec()
         # As they stand may not be as asked: an earlier bench may have been killed.
         self.links = _UNKNOWN
-        for left in end_leftovers(self.cluster):
-            step.note(f"ended run {left}, which a killed bench had left")
         points = self.sweep.points()
         finished = {record["key"] for record in results.points(self.before) if record["status"] == "ok"}
         todo = [point for point in points if point.key not in finished]

@@ -12,7 +12,7 @@ from hvdctl import pipeline
 from hvdctl import profile as settings
 from hvdctl.bench import plan, ranks, sweep
 from hvdctl.bench.plan import Layout, Point, Sweep
-from hvdctl.bench.session import PointFailed, end_leftovers, refuse_notebook
+from hvdctl.bench.session import PointFailed, end_leftovers
 from hvdctl.cluster import Cluster, command_line
 from hvdctl.errors import HvdctlError, Interrupted
 from hvdctl.profile import Profile
@@ -65,7 +65,6 @@ def run(cluster: Cluster, point: Point, cores: int, progress: Progress, pressed:
     began = time.monotonic()
     with cluster.locked(command_line()):
         sweep.check(cluster, asked)
-        refuse_notebook(cluster)
         end_leftovers(cluster)
         with progress.phase("Links") as step:
             pipeline.relink(cluster, cluster.spec().net, step)  # a killed bench may have left them shaped
