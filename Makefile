@@ -7,39 +7,40 @@ SRC    := toolkit tests scripts examples
 HERMETIC := tests/unit tests/contract --numprocesses=auto --dist=loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup system engine images demo test lint unit coverage browser e2e vm format bench-up bench-scaling reproduce clean
+.PHONY: help setup engine demo test test-setup lint unit coverage browser e2e vm format bench-up bench-scaling reproduce clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-setup: system engine $(VENV)/.ready ## install all that is missing and build the PyTorch image; then .venv/bin/hvdctl works
-	@$(BIN)/hvdctl image build pytorch
+setup: ## install all that is missing and build the PyTorch image; then .venv/bin/hvdctl works
+	@$(PYTHON) scripts/setup.py
 
 demo: setup ## the main job, for real: up, a Horovod training on every node, status, down
 	@HVDCTL=$(BIN)/hvdctl scripts/demo.sh
 
-test: setup images lint unit browser e2e vm ## all set-up, then lint and every test that this machine can run
+test: test-setup lint unit browser e2e vm ## all set-up, then lint and every test that this machine can run
 
-lint: $(VENV)/.ready ## ruff, mypy, ansible-lint, terraform fmt, shellcheck
+test-setup: ## install all that the tests need and build all images
+	@$(PYTHON) scripts/setup.py --tests
+	@$(BIN)/hvdctl image build vm
+
+lint: $(VENV)/.developers ## ruff, mypy, ansible-lint, terraform fmt, shellcheck
 	@scripts/lint.sh
 
-unit: $(VENV)/.ready ## the hermetic tests
+unit: $(VENV)/.developers ## the hermetic tests
 	@$(BIN)/pytest $(HERMETIC)
 
-coverage: $(VENV)/.ready ## the hermetic tests again, and the lines that they do not reach; slower
+coverage: $(VENV)/.developers ## the hermetic tests again, and the lines that they do not reach; slower
 	@$(BIN)/pytest $(HERMETIC) --cov=hvdctl --cov-report=term:skip-covered
 
-browser: $(VENV)/.ready ## the report in a real browser; installs Chromium where it is missing
+browser: $(VENV)/.developers ## the report in a real browser; installs Chromium if it is missing
 	@scripts/system.sh --tests
 	@$(BIN)/pytest tests/browser
 
-e2e: $(VENV)/.ready $(VENV)/gpulab/.ready $(VENV)/registry/.ready images ## the tests on a real engine; installs Chromium where it is missing
-	@scripts/system.sh --tests
+e2e: test-setup ## the tests on a real engine
 	@$(BIN)/pytest tests/e2e -m "not vm" --numprocesses=2 --dist=loadfile --durations=8
 
-vm: $(VENV)/.ready images ## the tests on virtual machines; installs QEMU where it is missing
-	@scripts/system.sh --tests
-	@$(BIN)/hvdctl image build vm
+vm: test-setup ## the tests on virtual machines
 	@$(BIN)/pytest tests/e2e -m vm --durations=8
 
 bench-up: setup ## measure up, down and run; a table, and bench-up.json
@@ -51,38 +52,15 @@ bench-scaling: setup ## judge bench: errors of predictions, share of the link, o
 reproduce: setup ## the published experiments on emulated GPUs, into docs/results; about an hour
 	@$(BIN)/python scripts/reproduce.py
 
-format: $(VENV)/.ready ## format Python and Terraform
+format: $(VENV)/.developers ## format Python and Terraform
 	@$(BIN)/ruff format -q $(SRC) && $(BIN)/ruff check -q --fix $(SRC)
 	@terraform fmt -recursive infra
 
-system:
-	@scripts/system.sh
-
-engine: ## start a Docker engine where none answers
+engine: ## start a Docker engine if none answers
 	@scripts/engine.sh
 
-images: $(VENV)/.ready engine
-	@$(BIN)/hvdctl image build all
-
-$(VENV)/.ready: pyproject.toml
-	@echo "venv: installing hvdctl and its tools into $(VENV)"
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/it"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]' 2> $(VENV)/pip.log || { tail -n 20 $(VENV)/pip.log; exit 1; }
-	@touch $@
-
-# imec's client pins an old cryptography, which would take the place of ours: a virtual environment of its own.
-$(VENV)/gpulab/.ready: tests/gpulab-client.txt | $(VENV)/.ready
-	@echo "venv: installing imec's GPULab client into $(VENV)/gpulab"
-	@test -x $(VENV)/gpulab/bin/python || $(PYTHON) -m venv $(VENV)/gpulab
-	@$(VENV)/gpulab/bin/python -m pip install --quiet --requirement $< 2> $(VENV)/pip.log || { tail -n 20 $(VENV)/pip.log; exit 1; }
-	@touch $@
-
-# Taken out of its package and not installed: as a service it would listen on every address.
-$(VENV)/registry/.ready: | $(VENV)/.ready
-	@echo "registry: unpacking Debian's docker-registry into $(VENV)/registry"
-	@scripts/registry.sh $(VENV)/registry
-	@touch $@
+$(VENV)/.developers: pyproject.toml
+	@$(PYTHON) scripts/setup.py --venv
 
 clean: ## remove the virtual environment and caches; clusters and images stay
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .ansible bench-up.json bench-scaling.json

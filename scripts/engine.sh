@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that a Docker engine answers: installs and starts one where none does. Can be run again at any time.
+# Makes sure that a Docker engine answers: installs and starts one if none does. Can be run again at any time.
+# With --check it changes nothing; exit code 1 if none answers.
 set -euo pipefail
 
 readonly socket=/var/run/docker.sock
@@ -7,6 +8,10 @@ readonly log=/var/log/hvdctl-dockerd.log
 readonly patience=60
 
 main() {
+    if [[ ${1:-} == --check ]]; then
+        [[ -n ${DOCKER_HOST:-} && $DOCKER_HOST != "unix://$socket" ]] || answers
+        return
+    fi
     if [[ -n ${DOCKER_HOST:-} && $DOCKER_HOST != "unix://$socket" ]]; then
         say "DOCKER_HOST is set to $DOCKER_HOST: that engine is used, none is started here"
         return
@@ -61,8 +66,7 @@ install_engine() {
     have apt-get || die "no dockerd and no apt-get here: install Docker by hand, see https://docs.docker.com/engine/install/"
     say "installing docker.io with apt"
     local said
-    if ! said=$({ as_root apt-get update -q && as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -q --no-install-recommends docker.io iptables; } 2>&1); then
+    if ! said=$("$(dirname "$0")/system.sh" --engine 2>&1); then
         printf '%s\n' "$said" | tail -n 5 >&2
         die "apt can't install docker.io"
     fi
@@ -130,7 +134,7 @@ say() {
 }
 
 die() {
-    printf 'engine: %s\n' "$*" >&2
+    printf 'error: %s\n' "$*" >&2
     exit 1
 }
 

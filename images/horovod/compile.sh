@@ -16,14 +16,10 @@ if [ -n "$GPU_OPERATIONS" ]; then
     export HOROVOD_GPU_OPERATIONS="$GPU_OPERATIONS" HOROVOD_CUDA_HOME=/usr/local/cuda
 fi
 
-mkdir /build/src
-tar -xf "/wheels/horovod-$HOROVOD.tar.gz" -C /build/src --strip-components 1
 cd /build/src
-sed -i "s/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD $CXX_STANDARD)/" CMakeLists.txt horovod/torch/CMakeLists.txt
-
-export HOROVOD_CMAKE=/opt/build/bin/cmake CMAKE_POLICY_VERSION_MINIMUM=3.5
+export HOROVOD_CMAKE=/opt/build/bin/cmake
 MAKEFLAGS="-j$(nproc)"
 export MAKEFLAGS PATH="/opt/venv/bin:$PATH"
-pip install -v --no-cache-dir --no-index --no-deps --no-build-isolation .
-cd /
-rm -rf /build/src
+ccache --zero-stats >/dev/null
+pip install -v --no-cache-dir --no-compile --no-index --no-deps --no-build-isolation .
+ccache --show-stats

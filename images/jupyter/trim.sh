@@ -9,3 +9,5 @@ site=$(bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 find "$site" -type d \( -name tests -o -name test \) -prune -exec rm -rf {} +
 # The kernel that ipykernel brings is the one of this venv, without a framework.
 rm -rf share/jupyter/kernels/python3
+# On all cores: pip would use one. Some packages ship templates that are no Python.
+bin/python -m compileall -q -j 0 "$site" >/dev/null || true

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hvdctl import engine, images
+from hvdctl import engine, imageplan
 from hvdctl.gpulab.emulator import pki
 from hvdctl.gpulab.emulator.containers import LABEL
 from hvdctl.gpulab.emulator.home import Home
@@ -33,7 +33,7 @@ def plain_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """An image without an entry point: GPULab hands it a job's command. Imported: without our labels."""
     assert CLIENT.exists(), f"imec's client is not at {CLIENT}; `make e2e` installs it there"
     client = engine.client(600)
-    source = client.containers.create(images.plan_of("pytorch", None).names["base"])
+    source = client.containers.create(imageplan.plan_of("pytorch").names["base"])
     archive = tmp_path_factory.mktemp("image") / "root.tar"
     try:
         with archive.open("wb") as out:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hvdctl import engine, images, qemu
+from hvdctl import engine, imageplan, qemu
 
 from .conftest import Hvdctl, wait_for
 from .emulators import emulator
@@ -74,7 +74,7 @@ def test_a_registry_that_refuses_or_is_not_there_is_told(tmp_path: Path) -> None
     client = engine.client()
     assert client.images.list(f"{place}/me/horovod:1") == []
     # A name that the user has given to an image of his own is only lent.
-    own = client.images.get(images.plan_of("pytorch", None).names["base"])
+    own = client.images.get(imageplan.plan_of("pytorch").names["base"])
     own.tag(f"{place}/me/horovod", "1")
     try:
         assert _image(hvdctl, "push", f"{place}/me/horovod:1").returncode == 1

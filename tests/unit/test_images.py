@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hvdctl import engine, imagebuild, images, nodefiles, paths, wheels
+from hvdctl import engine, graph, imagebuild, imageparts, imageplan, images, nodefiles, paths, wheels
 from hvdctl.errors import PhaseError, ToolMissing, UsageError
 from hvdctl.progress import Silent
 
@@ -99,6 +99,8 @@ def test_agent_and_base_change_the_node_but_not_what_is_compiled(tree: Path, pat
     "path",
     [
         "images/jupyter/Dockerfile",
+        "images/jupyter/lab.Dockerfile",
+        "images/jupyter/trim.sh",
         "images/jupyter/server_config.py",
         "library/hvdctl/errors.py",
         "library/hvdctl/bench/fit.py",
@@ -113,6 +115,9 @@ def test_what_is_for_notebooks_changes_nothing_where_there_is_no_jupyter(tree: P
     "path",
     [
         "images/debian/Dockerfile",
+        "images/toolchain/Dockerfile",
+        "images/toolchain/common.cmake",
+        "images/toolchain/prepare.sh",
         "images/horovod/Dockerfile",
         "images/horovod/compile.sh",
         "images/horovod/trim.sh",
@@ -149,6 +154,8 @@ def test_compiled_python_changes_nothing(tree: Path) -> None:
         ('horovod]\nversion = "0.28.1"', 'horovod]\nversion = "0.28.2"', ALL),
         ('suite = "bookworm"', 'suite = "trixie"', ALL),
         ('psutil = "7.2.2"', 'psutil = "7.2.3"', ALL),
+        ('cmake = "3.31.10"', 'cmake = "3.31.11"', ALL),
+        ('pip = "26.3"', 'pip = "26.4"', LABS),
         ('jupyterlab = "4.6.6"', 'jupyterlab = "4.6.7"', LABS),
         ('torch = "2.13.0+cpu"', 'torch = "2.14.0+cpu"', {"pytorch node", "pytorch lab", "pytorch compiled"}),
         ('keras = "2.15.0"', 'keras = "2.15.9"', {"tensorflow node", "tensorflow lab", "tensorflow compiled"}),
@@ -164,7 +171,7 @@ def test_a_version_changes_the_images_that_it_goes_into(tree: Path, old: str, ne
 
 
 def test_every_file_of_jupyter_goes_somewhere() -> None:
-    used = {*images._LAB, *nodefiles._PLACES}
+    used = {*imageplan.LABFILES, *imageplan.LAB, *nodefiles._PLACES}
     assert used == set(nodefiles.folder("jupyter"))
 
 
@@ -203,12 +210,81 @@ def test_the_name_needs_no_engine_and_no_docker_package() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_an_image_that_is_there_is_not_built(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = SimpleNamespace(list=lambda name: [name], get=lambda name: SimpleNamespace(id="sha256:1"))
-    monkeypatch.setattr(engine, "client", lambda timeout: SimpleNamespace(images=here, close=lambda: None))
-    monkeypatch.setattr(images, "_build_missing", lambda *a: pytest.fail("built"))
+class Engine:
+    """An engine that has some images, by name, and builds others in no time."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = set(names)
+        self.pruned = 0
+        self.images = SimpleNamespace(list=self._list, get=self._get, prune=self._prune)
+
+    def close(self) -> None:
+        pass
+
+    def _list(self, name: str) -> list[str]:
+        return [name] if name in self.names else []
+
+    def _get(self, name: str) -> Any:
+        assert name in self.names
+        return SimpleNamespace(id="sha256:1")
+
+    def _prune(self, filters: dict[str, Any]) -> None:
+        self.pruned += 1
+
+
+@pytest.fixture
+def held(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    found = Engine()
+    monkeypatch.setattr(engine, "client", lambda timeout=60: found)
+    return found
+
+
+def todo(held: Engine, *wanted: imageparts.Part, rebuild: bool = False) -> dict[str, tuple[str, ...]]:
+    tasks = imageparts.missing(wanted, held, rebuild=rebuild)  # type: ignore[arg-type]
+    return {task.title: task.after for task in tasks}
+
+
+def test_an_image_that_exists_is_not_built(held: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    held.names.add(images.reference("pytorch"))
+    monkeypatch.setattr(graph, "run", lambda tasks, progress, later=(): pytest.fail("built"))
     built = images.build("pytorch", Silent())
     assert (built.reference, built.id, built.built) == (images.reference("pytorch"), "sha256:1", False)
+
+
+def test_all_that_an_image_is_made_of_is_made_in_order_and_once(held: Engine) -> None:
+    plans = [imageplan.plan_of(framework) for framework in images.FRAMEWORKS]
+    tasks = todo(held, *(imageparts.node(plan) for plan in plans), imageparts.machine(plans[0]))
+    assert list(tasks).count("Debian") == 1
+    for title, after in tasks.items():
+        assert all(list(tasks).index(before) < list(tasks).index(title) for before in after), title
+    assert tasks["JupyterLab"] == ("Base image", "Packages for JupyterLab"), "no framework is waited for"
+    assert tasks["Machine image"] == ("Debian",)
+    assert "Compilers and common code" in tasks["Horovod for tensorflow"]
+
+
+def test_what_exists_needs_nothing_below_it(held: Engine) -> None:
+    plan = imageplan.plan_of("pytorch")
+    held.names |= {plan.names["runtime"], plan.names["labfiles"]}
+    assert list(todo(held, imageparts.node(plan))) == ["JupyterLab for pytorch", "Node image for pytorch"]
+    assert list(todo(held, imageparts.node(plan, jupyter=False))) == ["Node image for pytorch"]
+
+
+def test_a_rebuild_makes_every_image_but_downloads_nothing_twice(held: Engine) -> None:
+    plan = imageplan.plan_of("pytorch")
+    held.names |= set(plan.names.values())
+    for pins in (plan.pins, plan.toolchain, plan.lab):
+        wheels.house(pins).mkdir(parents=True)
+    assert todo(held, imageparts.node(plan)) == {}
+    titles = list(todo(held, imageparts.node(plan), rebuild=True))
+    assert {"Debian", "Base image", "Horovod for pytorch", "JupyterLab"} <= set(titles)
+    assert not [title for title in titles if title.startswith("Packages")]
+
+
+def test_the_cuda_variant_is_compiled_on_its_own_root(held: Engine) -> None:
+    plan = imageplan.plan_of("tensorflow", "12.2")
+    tasks = todo(held, imageparts.node(plan))
+    assert tasks["CUDA 12.2"] == ("Compilers and common code",)
+    assert "CUDA 12.2" in tasks["Horovod for tensorflow with CUDA 12.2"]
 
 
 def test_scripts_in_a_context_are_executable_wherever_they_come_from(tree: Path) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hvdctl import engine, images, qemu, vmimage
+from hvdctl import engine, imageplan, images, qemu, vmimage
 from hvdctl.errors import UsageError
 from hvdctl.progress import Silent
 
@@ -35,7 +35,7 @@ class Container:
 
 class Engine:
     def __init__(self) -> None:
-        self.names = set(images.plan_of("pytorch", None).names.values())
+        self.names = set(imageplan.plan_of("pytorch").names.values())
         self.saved: list[str] = []
         self.labels: dict[str, str] = {}
         self.held: list[Container] = []
@@ -103,7 +103,7 @@ def test_what_a_killed_build_left_is_removed_and_what_others_make_is_not(made: E
 
 
 def test_lower_layers_whose_name_was_pruned_come_from_the_nodes_image(made: Engine) -> None:
-    names = images.plan_of("pytorch", None).names
+    names = imageplan.plan_of("pytorch").names
     build()
     made.names.remove(names["lab"])
     vmimage.image("pytorch").disk.unlink()

@@ -82,7 +82,7 @@ def test_wheels_are_chosen_for_the_image_and_not_for_the_host() -> None:
 
 
 def test_a_complete_wheelhouse_is_used_again(pip: FakePip) -> None:
-    pins = wheels.pins("pytorch")
+    pins = wheels.toolchain()
     first = wheels.wheelhouse(pins)
     calls = len(pip.calls)
     assert sorted(path.name for path in first.iterdir()) == ["part-1.whl", "part-2.whl"]

@@ -55,7 +55,7 @@ class Builder:
             "hvdctl.image": kind,
             "hvdctl.digest": name.rsplit("-", 1)[-1].rsplit(":", 1)[-1],
         }
-        if kind in ("debian", "base", "cuda"):
+        if kind in ("debian", "base", "toolchain", "labfiles", "vm"):
             labels["hvdctl.framework"] = ""
         heard = Lines(self.log, step)
         try:

@@ -7,8 +7,6 @@ import stat
 import tempfile
 from pathlib import Path
 
-import platformdirs
-
 from hvdctl.errors import HvdctlError
 
 _PACKAGE = Path(__file__).parent
@@ -33,14 +31,20 @@ def library() -> Path:
 
 def home() -> Path:
     """The folder with one folder per cluster: $HVDCTL_HOME, else the user's data directory."""
-    chosen = os.environ.get("HVDCTL_HOME")
-    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_data_path("hvdctl")
+    if chosen := os.environ.get("HVDCTL_HOME"):
+        return Path(chosen).expanduser().absolute()
+    import platformdirs
+
+    return platformdirs.user_data_path("hvdctl")
 
 
 def cache() -> Path:
     """What can be made again: wheels, the provider mirror. $HVDCTL_CACHE, else the user's cache directory."""
-    chosen = os.environ.get("HVDCTL_CACHE")
-    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("hvdctl")
+    if chosen := os.environ.get("HVDCTL_CACHE"):
+        return Path(chosen).expanduser().absolute()
+    import platformdirs
+
+    return platformdirs.user_cache_path("hvdctl")
 
 
 def runtime() -> Path:

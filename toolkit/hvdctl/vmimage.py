@@ -16,10 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdctl import debian, engine, images, paths, qemu
+from hvdctl import engine, graph, imageparts, imageplan, images, paths, qemu
 from hvdctl.cluster import digest
 from hvdctl.errors import HvdctlError, PhaseError, UsageError
-from hvdctl.imagebuild import Builder
 from hvdctl.progress import Progress, Step
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ _LABEL = "hvdctl.making"
 
 def image(framework: str) -> qemu.Image:
     """Where the image for this framework lies, or would; the folder is named by all that goes into it."""
-    names = images.plan_of(framework, None).names
+    names = imageplan.plan_of(framework).names
     return qemu.Image(paths.cache() / "vm" / f"{framework}-{digest(names['vm'], names['lab'], _SIZE)}")
 
 
@@ -49,10 +48,11 @@ def build(framework: str, progress: Progress, *, rebuild: bool = False) -> image
         )
     made = rebuild or not wanted.whole
     if made:
-        images.build(framework, progress)
+        plan = imageplan.plan_of(framework)
+        images.build_all([plan], progress, machine=True)
         with images.turn(progress):
             if rebuild or not wanted.whole:
-                _build(framework, wanted, progress, rebuild)
+                _build(plan, wanted, progress, rebuild)
     return images.Built(str(wanted.folder), wanted.folder.name, time.monotonic() - started, made)
 
 
@@ -80,23 +80,15 @@ def listed() -> list[images.Installed]:
     ]
 
 
-def _build(framework: str, wanted: qemu.Image, progress: Progress, rebuild: bool) -> None:
-    plan = images.plan_of(framework, None)
-    client = engine.client(timeout=3600)
-    log = paths.cache() / "logs" / f"image-vm-{wanted.folder.name}.log"
-    builder = Builder(client, log, {"hvdctl.framework": ""}, fresh=rebuild)
+def _build(plan: imageplan.Plan, wanted: qemu.Image, progress: Progress, rebuild: bool) -> None:
+    client = engine.client(timeout=imageparts.PATIENCE)
     try:
         _clear(client, paths.private(wanted.folder.parent))
-        if not client.images.list(plan.names["debian"]):
-            images.build_debian(client, plan, builder, progress)
-        if rebuild or not client.images.list(plan.names["vm"]):
-            with progress.phase("Machine image") as step:
-                arguments = {"DEBIAN": plan.names["debian"], **debian.proxy()}
-                builder.build(plan.names, "vm", plan.sources["vm"], arguments, step)
+        graph.run(imageparts.missing([imageparts.machine(plan)], client, rebuild=rebuild), progress)
         with progress.phase("Machine disk") as step:
             work = Path(tempfile.mkdtemp(prefix=_MAKING, dir=wanted.folder.parent))
             try:
-                _write_disk(client, plan, work, log, step)
+                _write_disk(client, plan, work, imageparts.log_of(f"disk-{wanted.folder.name}"), step)
                 shutil.rmtree(wanted.folder, ignore_errors=True)
                 work.rename(wanted.folder)
             finally:
@@ -120,7 +112,7 @@ def _clear(client: DockerClient, root: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_disk(client: DockerClient, plan: images.Plan, work: Path, log: Path, step: Step) -> None:
+def _write_disk(client: DockerClient, plan: imageplan.Plan, work: Path, log: Path, step: Step) -> None:
     from docker.errors import DockerException
     from docker.types import Mount
 
@@ -151,8 +143,8 @@ def _write_disk(client: DockerClient, plan: images.Plan, work: Path, log: Path, 
             maker.remove(force=True, v=True)
     except (DockerException, OSError) as error:
         raise engine.describe(error) from error
-    with log.open("a") as file_:
-        file_.write(said)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(said)
     if code:
         raise _explain(said, log)
     archive.unlink()

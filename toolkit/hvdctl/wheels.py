@@ -28,13 +28,13 @@ _CONSTRAINTS = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")
 
 @dataclass(frozen=True)
 class Pins:
-    """What goes into one image's venv, and what compiles it."""
+    """The packages of one image, and what only its build needs: installers, and Horovod's source by its version."""
 
     python: str
-    horovod: str
-    build: tuple[str, ...]
     packages: tuple[str, ...]
-    index: str
+    build: tuple[str, ...] = ()
+    horovod: str = ""
+    index: str = ""
 
     @property
     def digest(self) -> str:
@@ -59,19 +59,21 @@ def pins(framework: str, cuda: str | None = None) -> Pins:
         packages = {name: pin for name, pin in packages.items() if name not in variant["without"]}
         packages |= variant["packages"]
         index = variant["index"]
+    return Pins(python=known["python"]["version"], packages=_lines(packages), index=index)
+
+
+def toolchain() -> Pins:
+    """What compiles Horovod beside Debian's own packages, and Horovod's source."""
+    known = versions()
     return Pins(
-        python=known["python"]["version"],
-        horovod=known["horovod"]["version"],
-        build=_lines(known["build"]),
-        packages=_lines(packages),
-        index=index,
+        python=known["python"]["version"], packages=_lines(known["toolchain"]), horovod=known["horovod"]["version"]
     )
 
 
 def lab() -> Pins:
     """The closed list of packages of JupyterLab and of what kernels import beside the framework."""
     known = versions()
-    return Pins(python=known["python"]["version"], horovod="", build=(), packages=_lines(known["jupyter"]), index="")
+    return Pins(python=known["python"]["version"], packages=_lines(known["jupyter"]), build=_lines(known["installer"]))
 
 
 def cuda_version(framework: str) -> str:
@@ -90,9 +92,14 @@ def cuda_variant(framework: str, cuda: str) -> dict[str, Any]:
     return variant
 
 
+def house(wanted: Pins) -> Path:
+    """The folder for all files of the pins; it exists only when it is complete."""
+    return paths.cache() / "wheels" / wanted.digest
+
+
 def wheelhouse(wanted: Pins, on_line: Callable[[str], None] = lambda line: None) -> Path:
-    """The folder with all files of the pins; downloaded only when it is not there yet."""
-    home = paths.cache() / "wheels" / wanted.digest
+    """The folder with all files of the pins; downloaded only if it does not exist yet."""
+    home = house(wanted)
     if home.is_dir():
         return home
     home.parent.mkdir(parents=True, exist_ok=True)

@@ -17,9 +17,9 @@ app = typer.Typer(
 @app.command()
 def build(
     which: Annotated[
-        str,
-        typer.Argument(help="pytorch, tensorflow, all (both), or vm: the disk of virtual machines.", metavar="IMAGE"),
-    ] = "pytorch",
+        list[str] | None,
+        typer.Argument(help="pytorch, tensorflow, all (both), vm: the disk of virtual machines.", metavar="IMAGE..."),
+    ] = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Build although nothing has changed.")] = False,
     cuda: Annotated[bool, typer.Option("--cuda", help="The variant for nodes with GPUs.")] = False,
     jupyter: Annotated[bool, typer.Option("--jupyter/--no-jupyter", help="With JupyterLab, or without.")] = True,
@@ -29,36 +29,35 @@ def build(
     json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Build an image where its inputs have changed or it is not there.
+    """Build images whose inputs have changed or that do not exist yet. The default is pytorch.
 
-    Example: `hvdctl image build all`
+    Example: `hvdctl image build all vm`
     """
-    from hvdctl import images, vmimage, wheels
+    from hvdctl import imageplan, images, vmimage, wheels
     from hvdctl.cli.terminal import Terminal, seconds
     from hvdctl.errors import UsageError
 
     known = images.FRAMEWORKS
-    if which not in (*known, "all", "vm"):
-        raise UsageError(f"{which!r} is not an image; choose one of: {', '.join(known)}, all, vm")
+    asked = which or ["pytorch"]
+    for one in asked:
+        if one not in (*known, "all", "vm"):
+            raise UsageError(f"{one!r} is not an image; choose one of: {', '.join(known)}, all, vm")
     if framework not in known:
         raise UsageError(f"{framework!r} is not a framework; choose one of: {', '.join(known)}")
-    if which == "vm" and cuda:
+    machine = "vm" in asked
+    if machine and cuda:
         raise UsageError("--cuda: virtual machines have no GPU here", hint="leave it out")
     terminal = Terminal(as_json=json, verbose=verbose)
-    if which == "vm":
-        built = [vmimage.build(framework, terminal, rebuild=rebuild)]
-    else:
-        chosen = known if which == "all" else (which,)
-        built = [
-            images.build(
-                one, terminal, rebuild=rebuild, cuda=wheels.cuda_version(one) if cuda else None, jupyter=jupyter
-            )
-            for one in chosen
-        ]
+    built = []
+    if chosen := [one for one in known if one in asked or "all" in asked]:
+        plans = [imageplan.plan_of(one, wheels.cuda_version(one) if cuda else None) for one in chosen]
+        built += images.build_all(plans, terminal, jupyter=jupyter, machine=machine, rebuild=rebuild)
+    if machine:
+        built.append(vmimage.build(framework, terminal, rebuild=rebuild))
 
     def render() -> None:
         for one in built:
-            how = f"built in {seconds(one.seconds)}" if one.built else "is there, nothing changed"
+            how = f"built in {seconds(one.seconds)}" if one.built else "is up to date"
             terminal.line(f"{one.reference} {how}")
 
     terminal.result([asdict(one) for one in built], render)
