@@ -54,7 +54,7 @@ reproduce: setup ## the published experiments on emulated GPUs, into docs/result
 
 format: $(VENV)/.developers ## format Python and Terraform
 	@$(BIN)/ruff format -q $(SRC) && $(BIN)/ruff check -q --fix $(SRC)
-	@terraform fmt -recursive infra
+	@$$($(BIN)/python -c "from hvdctl import terraform; print(terraform.binary())") fmt -recursive infra
 
 engine: ## start a Docker engine if none answers
 	@scripts/engine.sh

@@ -17,7 +17,7 @@ check() {
     fi
 }
 
-terraform_bin=$(command -v terraform || command -v tofu)
+terraform_bin=$("$bin/python" -c "from hvdctl import terraform; print(terraform.binary())")
 scripts=()
 while IFS= read -r file; do
     scripts+=("$file")

@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "toolkit"))
 
-from hvdctl import process  # noqa: E402 - found by the line above
+from hvdctl import process, terraform_release  # noqa: E402 - found by the line above
 from hvdctl.board import Board  # noqa: E402
 from hvdctl.errors import HvdctlError, PhaseError  # noqa: E402
 from hvdctl.graph import Task, run  # noqa: E402
@@ -66,7 +66,7 @@ def main() -> int:
 
 def everything(board: Board, *, tests: bool) -> None:
     """The engine and the first packages of .venv; then all that needs one of the two."""
-    later = [*packages(developers=tests), *(for_tests() if tests else [])]
+    later = [*packages(developers=tests), *terraform(), *(for_tests() if tests else [])]
     first = [*system_packages(), *docker_engine(), *environment()]
     if first:
         ask_for_root()
@@ -135,6 +135,17 @@ def packages(*, developers: bool) -> list[Task]:
 
     title = "Tools for developers" if developers else "Packages of hvdctl"
     return [Task(title, work, after=("Virtual environment",), expected=90 if developers else 40)]
+
+
+def terraform() -> list[Task]:
+    """A pinned release in hvdctl's cache, if neither terraform nor tofu is on PATH."""
+    if shutil.which("terraform") or shutil.which("tofu"):
+        return []
+
+    def work(step: Step) -> None:
+        terraform_release.install(step)
+
+    return [Task("Terraform", work, expected=10)]
 
 
 def for_tests() -> list[Task]:

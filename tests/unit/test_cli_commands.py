@@ -115,7 +115,7 @@ def test_without_terraform_plan_says_how_to_get_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     result = hvdctl("plan", "--image", "x")
     assert result.code == 4
-    assert "neither terraform nor tofu is on PATH" in result.err
+    assert "neither terraform nor tofu is installed" in result.err
     assert not Cluster("default").folder.exists()
 
 

@@ -68,9 +68,9 @@ def diagnostic(summary: str, detail: str = "", level: str = "error") -> dict[str
 
 def test_without_terraform_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ToolMissing, match="neither terraform nor tofu is on PATH") as missing:
+    with pytest.raises(ToolMissing, match="neither terraform nor tofu is installed") as missing:
         terraform.binary()
-    assert "developer.hashicorp.com/terraform/install" in missing.value.hint
+    assert "hvdctl check --fix" in missing.value.hint
 
 
 def test_tofu_serves_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,9 +8,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from hvdctl import engine, images, jobs, jupyter, links, overview, paths, process, providers, reach, ssh, terraform
+from hvdctl import (
+    engine,
+    images,
+    jobs,
+    jupyter,
+    links,
+    overview,
+    paths,
+    process,
+    providers,
+    reach,
+    ssh,
+    terraform,
+    terraform_release,
+)
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError
+from hvdctl.progress import Progress
 from hvdctl.spec import Spec
 
 _DISK_NEEDED = 10 * 2**30
@@ -25,8 +40,15 @@ class Check:
     hint: str = ""
 
 
+def fix(progress: Progress) -> None:
+    """Install what hvdctl can install by itself."""
+    if terraform_release.find() is None:
+        with progress.phase("Terraform") as step:
+            terraform_release.install(step)
+
+
 def run(spec: Spec) -> Iterator[Check]:
-    """Each check as it is done; those of nodes only where the cluster is there."""
+    """Each check as it is done; those of nodes only if the cluster exists."""
     provider = providers.REGISTRY[spec.provider]
     yield _tried("terraform", lambda: _version(terraform.binary()))
     for tool in ("ssh", "rsync"):

@@ -12,14 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hvdctl import paths, plugin, process
+from hvdctl import paths, plugin, process, terraform_release
 from hvdctl.cluster import digest, write
 from hvdctl.errors import PhaseError, ToolMissing, UsageError
 
-_HOW_TO_GET = (
-    "install Terraform 1.5 or newer from https://developer.hashicorp.com/terraform/install, "
-    "or OpenTofu from https://opentofu.org/docs/intro/install"
-)
 _STATE = "terraform.tfstate"
 _VARIABLES = "terraform.tfvars.json"
 _PLANNED = "plan.tfvars.json"
@@ -37,9 +33,12 @@ class Outcome:
 
 def binary() -> str:
     """The program, Terraform before OpenTofu."""
-    found = shutil.which("terraform") or shutil.which("tofu")
+    found = terraform_release.find()
     if found is None:
-        raise ToolMissing("neither terraform nor tofu is on PATH", hint=_HOW_TO_GET)
+        raise ToolMissing(
+            "neither terraform nor tofu is installed",
+            hint="`hvdctl check --fix` downloads Terraform and verifies it",
+        )
     return found
 
 

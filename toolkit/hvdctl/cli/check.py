@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -17,17 +18,22 @@ def check(
     provider: o.ProviderOption = None,
     option: o.OwnOption = None,
     file: o.FileOption = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Install what is missing and can be downloaded: Terraform.")
+    ] = False,
     json: o.JsonOption = False,
 ) -> None:
-    """Check this machine and, where the cluster is up, every node of it. Exit code 1 where a check fails.
+    """Check this machine and, if the cluster is up, every node of it. Exit code 1 if a check fails.
 
-    Example: `hvdctl check --nodes 10`
+    Example: `hvdctl check --fix`
     """
     from hvdctl import checks
     from hvdctl.cli.terminal import Terminal
 
     terminal = Terminal(as_json=json)
     spec = o.resolve(name, file, option=option, nodes=nodes, provider=provider)
+    if fix:
+        checks.fix(terminal)
     results = []
     for result in checks.run(spec):
         results.append(result)
