@@ -175,7 +175,16 @@ def for_tests() -> list[Task]:
 
 def pip(step: Step, *words: str, python: Path = PYTHON) -> None:
     # Byte code is compiled when a module is first imported: most of what is installed never is.
-    argv = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-compile", "--progress-bar", "off"]
+    argv: list[str | Path] = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--no-compile",
+        "--progress-bar",
+        "off",
+    ]
     command([*argv, *words], step, hint="check that `pip install` works on this machine (index, proxy, certificates)")
 
 

@@ -1,0 +1,182 @@
+"""Set-up without its steps: which of them are needed, what a failed one says, and that an interrupted one continues."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hvdctl import board, process
+from hvdctl.errors import PhaseError
+from hvdctl.progress import Silent
+from support import wait_for
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+@pytest.fixture
+def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script, as if it were of a clone in which nothing is installed."""
+    spec = importlib.util.spec_from_file_location("setup_script", SCRIPTS / "setup.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    clone = tmp_path / "clone"
+    (clone / "scripts").mkdir(parents=True)
+    (clone / "pyproject.toml").touch()
+    monkeypatch.setattr(module, "ROOT", clone)
+    for name, place in {"VENV": ".venv", "PYTHON": ".venv/bin/python", "SITE_PACKAGES": ".venv/site"}.items():
+        monkeypatch.setattr(module, name, clone / place)
+    return module
+
+
+def script(setup: ModuleType, name: str, text: str) -> None:
+    file = setup.ROOT / "scripts" / name
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+
+
+def titles(tasks: list[object]) -> list[str]:
+    return [task.title for task in tasks]  # type: ignore[attr-defined]
+
+
+def test_a_bare_machine_needs_every_step(setup: ModuleType) -> None:
+    script(setup, "system.sh", 'case "$*" in *--check*) exit 1 ;; esac')
+    script(setup, "engine.sh", "exit 1")
+    found = [*setup.system_packages(), *setup.docker_engine(), *setup.environment(), *setup.packages(developers=False)]
+    assert titles(found) == ["System packages", "Docker engine", "Virtual environment", "Packages of hvdctl"]
+
+
+def test_an_interrupted_set_up_continues(setup: ModuleType) -> None:
+    script(setup, "system.sh", "exit 0")
+    script(setup, "engine.sh", "exit 0")
+    assert setup.system_packages() == setup.docker_engine() == []
+    setup.PYTHON.parent.mkdir(parents=True)
+    setup.PYTHON.touch()
+    assert titles(setup.environment()) == ["Virtual environment"], "made, but its packages are missing"
+    for name in setup.EARLY:
+        (setup.SITE_PACKAGES / name).mkdir(parents=True)
+    assert setup.environment() == []
+    (setup.VENV / ".ready").touch()
+    assert setup.packages(developers=False) == []
+    assert titles(setup.packages(developers=True)) == ["Tools for developers"]
+
+
+def test_packages_are_installed_again_when_the_project_asks_for_others(setup: ModuleType) -> None:
+    setup.VENV.mkdir()
+    (setup.VENV / ".ready").touch()
+    later = (setup.VENV / ".ready").stat().st_mtime + 1
+    os.utime(setup.ROOT / "pyproject.toml", (later, later))
+    assert titles(setup.packages(developers=False)) == ["Packages of hvdctl"]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "echo some; echo 'ERROR: No matching distribution found for x'; echo more; exit 1",
+            "No matching distribution",
+        ),
+        ("echo 'E: Unable to fetch some archives'; exit 100", "Unable to fetch some archives"),
+        ("echo 'tar: write: No space left on device'; exit 2", "the disk is full"),
+        ("exit 7", "exit code 7"),
+    ],
+)
+def test_a_step_that_fails_says_why_in_one_line(setup: ModuleType, said: str, told: str) -> None:
+    script(setup, "step.sh", said)
+    with pytest.raises(PhaseError, match=told) as caught:
+        setup.script("scripts/step.sh")(Silent())
+    assert "\n" not in caught.value.message
+
+
+def test_a_second_set_up_in_the_same_folder_waits_for_the_first(
+    setup: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with setup.alone(board.Board(live=False)):
+            order.append("second")
+
+    with (setup.ROOT / "pyproject.toml").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        thread = threading.Thread(target=second)
+        thread.start()
+        heard: list[str] = []
+        wait_for(lambda: heard.append(capsys.readouterr().err) or "Waiting for another set-up" in "".join(heard))
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+
+
+@pytest.fixture
+def apt(tmp_path: Path) -> Callable[[str], dict[str, str]]:
+    """A PATH with an apt-get that does what the text says, and with none of the programs that system.sh looks for."""
+
+    def put(text: str) -> dict[str, str]:
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        (folder / "apt-get").write_text(f"#!/bin/sh\n{text}\n")
+        (folder / "apt-get").chmod(0o755)
+        for tool in ("env", "dirname", "sudo"):
+            link = folder / tool
+            if not link.exists():
+                link.symlink_to(f"/usr/bin/{tool}")
+        (folder / "python3").unlink(missing_ok=True)
+        (folder / "python3").symlink_to(sys.executable)
+        return {"PATH": str(folder)}
+
+    return put
+
+
+def system(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["/bin/bash", SCRIPTS / "system.sh", *words], env=env, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_check_installs_nothing(apt: Callable[[str], dict[str, str]]) -> None:
+    done = system(apt("echo called"), "--tests", "--check")
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_missing_packages_are_installed_in_one_call(apt: Callable[[str], dict[str, str]]) -> None:
+    done = system(apt('echo "$@"'), "--engine", "--tests")
+    assert done.returncode == 0, done.stderr
+    (install,) = [line for line in done.stdout.splitlines() if " install " in line]
+    # Daemons are looked for in /usr/sbin too, so those may be there.
+    for package in ("rsync", "chromium", "vde2", "qemu-utils"):
+        assert package in install.split()
+
+
+def test_packages_that_apt_does_not_have_are_named(apt: Callable[[str], dict[str, str]]) -> None:
+    done = system(apt('case "$*" in *update*) ;; *) exit 100 ;; esac'))
+    assert done.returncode == 1
+    assert "error: apt can't install" in done.stderr and "rsync" in done.stderr
+
+
+def test_an_unknown_word_is_refused(apt: Callable[[str], dict[str, str]]) -> None:
+    done = system(apt("echo called"), "--all")
+    assert done.returncode == 2
+    assert "--all" in done.stderr and "--tests" in done.stderr
+
+
+def test_no_network_for_pip_is_one_line_with_a_way_out(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lines(
+        argv: object, on_line: Callable[[str], None], *, env: object = None, cwd: object = None, log: object = None
+    ) -> int:
+        on_line("WARNING: Retrying (Retry(total=4))")
+        on_line("ERROR: Could not find a version that satisfies the requirement docker (from versions: none)")
+        return 1
+
+    monkeypatch.setattr(process, "lines", lines)
+    with pytest.raises(PhaseError, match="Could not find a version") as caught:
+        setup.pip(Silent(), "docker")
+    assert "proxy" in caught.value.hint
