@@ -4,10 +4,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SRC    := toolkit tests scripts examples
-HERMETIC := tests/unit tests/contract --numprocesses=auto --dist=loadfile
+HERMETIC := tests/unit tests/contract --numprocesses=auto --dist=worksteal
+TIMES  := .ci-times
+TIMED   = @$(PYTHON) scripts/ci_times.py run $@ --
+PYTEST  = $(BIN)/pytest --junitxml=$(TIMES)/$@.xml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo test test-setup lint unit coverage browser e2e vm format bench-up bench-scaling reproduce clean
+.PHONY: help setup engine demo test lanes test-setup lint unit coverage browser e2e vm format bench-up bench-scaling reproduce clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -18,30 +21,32 @@ setup: ## install all that is missing and build the PyTorch image; then .venv/bi
 demo: setup ## the main job, for real: up, a Horovod training on every node, status, down
 	@HVDCTL=$(BIN)/hvdctl scripts/demo.sh
 
-test: test-setup lint unit browser e2e vm ## all set-up, then lint and every test that this machine can run
+test: ## all set-up, then lint and every test that this machine can run; ends with a table of their times
+	@$(PYTHON) scripts/ci_times.py alone -- $(MAKE) --no-print-directory lanes
+
+lanes: test-setup lint unit browser e2e vm
 
 test-setup: ## install all that the tests need and build all images
-	@$(PYTHON) scripts/setup.py --tests
-	@$(BIN)/hvdctl image build vm
+	$(TIMED) sh -c '$(PYTHON) scripts/setup.py --tests && $(BIN)/hvdctl image build vm'
 
 lint: $(VENV)/.developers ## ruff, mypy, ansible-lint, terraform fmt, shellcheck
-	@scripts/lint.sh
+	$(TIMED) scripts/lint.sh
 
 unit: $(VENV)/.developers ## the hermetic tests
-	@$(BIN)/pytest $(HERMETIC)
+	$(TIMED) $(PYTEST) $(HERMETIC)
 
 coverage: $(VENV)/.developers ## the hermetic tests again, and the lines that they do not reach; slower
 	@$(BIN)/pytest $(HERMETIC) --cov=hvdctl --cov-report=term:skip-covered
 
 browser: $(VENV)/.developers ## the report in a real browser; installs Chromium if it is missing
 	@scripts/system.sh --tests
-	@$(BIN)/pytest tests/browser
+	$(TIMED) $(PYTEST) tests/browser
 
 e2e: test-setup ## the tests on a real engine
-	@$(BIN)/pytest tests/e2e -m "not vm" --numprocesses=2 --dist=loadfile --durations=8
+	$(TIMED) $(PYTEST) tests/e2e -m "not vm" --numprocesses=2 --dist=loadfile --durations=8
 
 vm: test-setup ## the tests on virtual machines
-	@$(BIN)/pytest tests/e2e -m vm --durations=8
+	$(TIMED) $(PYTEST) tests/e2e -m vm --durations=8
 
 bench-up: setup ## measure up, down and run; a table, and bench-up.json
 	@$(BIN)/python scripts/bench_up.py
@@ -63,4 +68,4 @@ $(VENV)/.developers: pyproject.toml
 	@$(PYTHON) scripts/setup.py --venv
 
 clean: ## remove the virtual environment and caches; clusters and images stay
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .ansible bench-up.json bench-scaling.json
+	@rm -rf $(VENV) $(TIMES) .mypy_cache .ruff_cache .pytest_cache .ansible bench-up.json bench-scaling.json

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,6 +18,13 @@ from hvdctl.spec import Spec
 from support import IMAGE, Hvdctl, Result, make_nodes, started_with, wait_for
 
 FAKES = Path(__file__).parent / "fakes"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c() -> None:
+    """In the background of a script Ctrl-C is ignored, also by all that is started there; here it must not be."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

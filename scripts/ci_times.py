@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Measures the lanes of `make test`, and prints where their time went.
+
+    scripts/ci_times.py run unit -- pytest tests/unit    run a lane and write down how long it took
+    scripts/ci_times.py report                           the time of each lane and the ten slowest tests
+    scripts/ci_times.py alone -- make lanes              run all lanes, then print the report; refused while another
+                                                         one runs in this folder
+
+pytest's own report of a lane is read from `.ci-times/LANE.xml`, if the lane wrote one (`--junitxml`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+FOLDER = Path(__file__).resolve().parents[1] / ".ci-times"
+LANES = "lanes.jsonl"
+LOCK = "lock"
+SLOWEST = 10
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    run = verbs.add_parser("run", help="run a lane and write down how long it took")
+    run.add_argument("lane")
+    run.add_argument("command", nargs=argparse.REMAINDER)
+    verbs.add_parser("report", help="print the times")
+    alone = verbs.add_parser("alone", help="run a command unless another one is running here; forget earlier times")
+    alone.add_argument("command", nargs=argparse.REMAINDER)
+    args = parser.parse_args()
+    if args.verb == "report":
+        print(report(FOLDER))
+        return 0
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if args.verb == "run":
+        return measure(FOLDER, args.lane, command)
+    return hold(FOLDER, command)
+
+
+def measure(folder: Path, lane: str, command: list[str]) -> int:
+    """Run the command, append its time to the others, and return its exit code."""
+    folder.mkdir(exist_ok=True)
+    began = time.monotonic()
+    code = subprocess.run(command, check=False).returncode
+    record = {"lane": lane, "seconds": round(time.monotonic() - began, 1), "code": code}
+    with (folder / LANES).open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    return code
+
+
+def hold(folder: Path, command: list[str]) -> int:
+    """Run the command with the folder to itself; the lock ends with its process, however that ends."""
+    folder.mkdir(exist_ok=True)
+    with (folder / LOCK).open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            print(
+                f"error: the tests are already running in this folder (process {lock.read().strip()})", file=sys.stderr
+            )
+            return 3
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        for old in (*folder.glob("*.xml"), folder / LANES):
+            old.unlink(missing_ok=True)
+        code = subprocess.run(command, check=False).returncode
+        print(f"\n{report(folder)}", flush=True)
+        return code
+
+
+def report(folder: Path) -> str:
+    """A table of the lanes and one of the slowest tests."""
+    lanes = [json.loads(line) for line in _read(folder / LANES).splitlines()]
+    if not lanes:
+        return "no lane was run yet"
+    rows = [f"{'LANE':<12}{'TIME':>12}  TESTS"]
+    tests: list[tuple[float, str, str]] = []
+    for lane in lanes:
+        found = _tests(folder / f"{lane['lane']}.xml")
+        tests += [(seconds, lane["lane"], name) for seconds, name in found]
+        count = f"{len(found)}" if found else ""
+        failed = "" if lane["code"] == 0 else f"  failed with exit code {lane['code']}"
+        rows.append(f"{lane['lane']:<12}{_minutes(lane['seconds']):>12}  {count}{failed}".rstrip())
+    rows.append(f"{'all':<12}{_minutes(sum(lane['seconds'] for lane in lanes)):>12}")
+    if tests:
+        rows += ["", "SLOWEST TESTS"]
+        rows += [f"{seconds:7.1f} s  {lane:<8} {name}" for seconds, lane, name in sorted(tests, reverse=True)[:SLOWEST]]
+    return "\n".join(rows)
+
+
+def _tests(file: Path) -> list[tuple[float, str]]:
+    """Seconds and name of each test in a report of pytest's; nothing if the lane was killed before it wrote one."""
+    try:
+        root = ElementTree.parse(file).getroot()  # our own pytest wrote it
+    except (OSError, ElementTree.ParseError):
+        return []
+    return [
+        (float(case.get("time", 0)), f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}")
+        for case in root.iter("testcase")
+    ]
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+
+
+def _read(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
