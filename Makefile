@@ -35,7 +35,7 @@ browser: $(VENV)/.ready ## the report in a real browser; installs Chromium where
 
 e2e: $(VENV)/.ready $(VENV)/gpulab/.ready $(VENV)/registry/.ready images ## the tests on a real engine; installs Chromium where it is missing
 	@scripts/system.sh --tests
-	@$(BIN)/pytest tests/e2e -m "not vm" --numprocesses=2 --dist=loadfile --durations=8
+	@$(BIN)/pytest tests/e2e -m "not vm" --numprocesses=2 --dist=loadgroup --durations=10
 
 vm: $(VENV)/.ready images ## the tests on virtual machines; installs QEMU where it is missing
 	@scripts/system.sh --tests

@@ -23,6 +23,8 @@ from hvdctl.progress import Silent
 from hvdctl.sites import local
 
 PATIENCE = 240.0
+# Fixtures that cost nothing to set up twice.
+CHEAP = {"built", "client", "image", "any_image"}
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -146,6 +148,29 @@ def asked(url: str, path: str, token: str | None = None) -> int:
 
 def interrupt(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests that share a cluster or a service on one worker; every other test runs wherever there is room."""
+    for item in items:
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(item: pytest.Item) -> str | None:
+    """The widest fixture of these tests that a test uses, by the file it belongs to; None if it uses none."""
+    found: dict[str, Any] = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+    shared = {
+        definitions[-1].scope: name
+        for name, definitions in found.items()
+        if definitions[-1].scope in ("module", "session")
+        and name not in CHEAP
+        and definitions[-1].func.__module__.startswith("tests.e2e")
+        and definitions[-1].func.__name__ != "ctrl_c"
+    }
+    if "session" in shared:
+        return shared["session"]
+    return item.path.stem if shared else None
 
 
 @pytest.fixture(scope="session", autouse=True)

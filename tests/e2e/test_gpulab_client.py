@@ -73,7 +73,8 @@ def test_wait_hold_release_and_cancel(gpulab: Emulator) -> None:
 
 def test_a_job_that_waits_is_held_and_says_why_it_waits(gpulab: Emulator) -> None:
     uuid = gpulab.submit(resources={"gpus": 5, "clusterId": 1})
-    reason = wait_for(lambda: gpulab.job(uuid)["state"]["scheduling"]["queuedExplanations"], 20)
+    wait_for(lambda: gpulab.now(uuid)["scheduling"]["queuedExplanations"], 20)
+    reason = gpulab.job(uuid)["state"]["scheduling"]["queuedExplanations"]
     assert reason == ["needs 5 GPUs; no worker has more than 4: it can never start"]
     gpulab("hold", uuid)
     assert gpulab.status(uuid) == "ONHOLD"
@@ -89,7 +90,7 @@ def test_a_halted_job_goes_on_under_another_uuid(gpulab: Emulator) -> None:
     second = json.loads(gpulab("jobs", "--raw"))[0]
     assert second["restartInfo"] == {"initialJobUuid": uuid, "restartCount": 1}
     gpulab.reaches(second["uuid"], "RUNNING")
-    gpulab("cancel", second["uuid"])
+    gpulab.end(second["uuid"])
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_ssh_leads_into_the_container(gpulab: Emulator, way: str) -> None:
         check=False,
     )
     assert ran.stdout.split() == [first, "root"], ran.stderr
-    gpulab("cancel", uuid)
+    gpulab.end(uuid)
 
 
 def test_ssh_with_a_terminal_and_a_lot_of_data(gpulab: Emulator) -> None:
@@ -156,7 +157,7 @@ def test_ssh_with_a_terminal_and_a_lot_of_data(gpulab: Emulator) -> None:
         [*ssh, target, "cat"], env=gpulab.env, input=data, capture_output=True, timeout=60, check=True
     )
     assert echoed.stdout == data
-    gpulab("cancel", uuid)
+    gpulab.end(uuid)
 
 
 def test_a_port_mapping_is_on_the_worker_only_and_behind_the_bastion(gpulab: Emulator) -> None:
@@ -190,7 +191,7 @@ def test_a_port_mapping_is_on_the_worker_only_and_behind_the_bastion(gpulab: Emu
     refused = through(f"{host}:{port + 1}")
     assert refused.returncode == 255
     assert "no port mapping of a job that runs" in refused.stderr
-    gpulab("cancel", uuid)
+    gpulab.end(uuid)
 
 
 def test_jobs_on_two_workers_share_the_project_folder(gpulab: Emulator) -> None:
@@ -244,7 +245,7 @@ def test_it_says_where_it_is_and_what_becomes_of_jobs(tmp_path: Path) -> None:
 def test_plain_http(tmp_path: Path) -> None:
     with emulator(tmp_path / "plain", "--plain-http") as plain:
         assert plain.told["url"].startswith("http://127.0.0.1:")
-        uuid, _ = plain.running("echo hello; sleep 60")
+        uuid, _ = plain.running("echo hello; exec sleep 60")
         assert f"{uuid} job" in plain("jobs")
         assert plain("log", uuid) == "hello\n"
         began = time.monotonic()
@@ -264,8 +265,7 @@ def test_isolated_workers_share_port_mappings_only(tmp_path: Path) -> None:
             second = apart.submit(
                 docker={"command": ["python3", "-c", look, address]}, resources={"slaveName": "slave4B"}
             )
-            wait_for(lambda second=second: apart.status(second) in {"FINISHED", "FAILED"}, 40)  # type: ignore[misc]
-            assert apart.status(second) == end, apart("log", second)
+            assert apart.ended(second) == end, apart("log", second)
 
 
 def test_what_a_killed_emulator_left_is_removed(tmp_path: Path) -> None:
