@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from hvdctl import engine, images
 from hvdctl.gpulab.emulator import pki
+from hvdctl.gpulab.emulator.api import BASE
 from hvdctl.gpulab.emulator.containers import LABEL
 from hvdctl.gpulab.emulator.home import Home
 
@@ -28,6 +30,8 @@ CLIENT = Path(sys.prefix) / "gpulab" / "bin" / "gpulab-cli"
 IMAGE = f"hvdctl-test/plain:{os.getpid()}"
 # Says hello, and ends at once when it is asked to: a shell as first process would ignore it.
 STAYS = "trap 'echo bye; exit 0' TERM; echo hello; while :; do sleep 0.1; done"
+# Serves a file, and ends at once when it is asked to.
+SERVES = "cd /tmp; echo served > it; trap 'exit 0' TERM; python3 -m http.server 8000 & wait"
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +112,9 @@ class Emulator:
 
     def ask(self, path: str, method: str = "GET", body: str | None = None) -> str:
         """The answer of the service itself: imec's client takes most of a second of CPU time for each look."""
-        url = f"{self.told['url'].rstrip('/')}/{path}"
-        asked = urllib.request.Request(url, method=method, data=None if body is None else body.encode())
+        asked = urllib.request.Request(
+            urljoin(self.told["url"], f"{BASE}{path}"), method=method, data=None if body is None else body.encode()
+        )
         handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
         if self.told["ca"]:
             context = ssl.create_default_context(cafile=self.told["ca"])

@@ -15,7 +15,7 @@ import pytest
 from hvdctl import engine
 
 from .conftest import Output, interrupt, wait_for
-from .emulators import CLIENT, IMAGE, STAYS, Emulator, emulator, left, plain_image, start
+from .emulators import CLIENT, IMAGE, SERVES, STAYS, Emulator, emulator, left, plain_image, start
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("plain_image")]
 __all__ = ["plain_image"]
@@ -161,8 +161,7 @@ def test_ssh_with_a_terminal_and_a_lot_of_data(gpulab: Emulator) -> None:
 
 
 def test_a_port_mapping_is_on_the_worker_only_and_behind_the_bastion(gpulab: Emulator) -> None:
-    serve = "cd /tmp && echo served > it && exec python3 -m http.server 8000"
-    uuid, resources = gpulab.running(serve, docker={"portMappings": [{"containerPort": 8000}]})
+    uuid, resources = gpulab.running(SERVES, docker={"portMappings": [{"containerPort": 8000}]})
     mapped = resources["portMappings"][0]
     host, port = resources["slaveHost"], mapped["hostPort"]
     assert (mapped["containerPort"], mapped["hostIp"]) == (8000, host)
@@ -245,7 +244,7 @@ def test_it_says_where_it_is_and_what_becomes_of_jobs(tmp_path: Path) -> None:
 def test_plain_http(tmp_path: Path) -> None:
     with emulator(tmp_path / "plain", "--plain-http") as plain:
         assert plain.told["url"].startswith("http://127.0.0.1:")
-        uuid, _ = plain.running("echo hello; exec sleep 60")
+        uuid, _ = plain.running("echo hello; sleep 60")
         assert f"{uuid} job" in plain("jobs")
         assert plain("log", uuid) == "hello\n"
         began = time.monotonic()
@@ -254,8 +253,7 @@ def test_plain_http(tmp_path: Path) -> None:
 
 def test_isolated_workers_share_port_mappings_only(tmp_path: Path) -> None:
     with emulator(tmp_path / "apart", "--isolate") as apart:
-        serve = "echo served > /tmp/it; cd /tmp; exec python3 -m http.server 8000"
-        first, resources = apart.running(serve, docker={"portMappings": [8000]}, resources={"slaveName": "slave4A"})
+        first, resources = apart.running(SERVES, docker={"portMappings": [8000]}, resources={"slaveName": "slave4A"})
         found: Any = engine.client().containers.list(filters={"label": f"hvdctl.gpulab.job={first}"})[0]
         inside = next(iter(found.attrs["NetworkSettings"]["Networks"].values()))["IPAddress"]
         mapped = f"{resources['slaveHost']}:{resources['portMappings'][0]['hostPort']}"
