@@ -21,10 +21,13 @@ import pytest
 from hvdctl import images
 from hvdctl.progress import Silent
 from hvdctl.sites import local
+from xdist.scheduler import LoadScopeScheduling
 
 PATIENCE = 240.0
-# Fixtures that cost nothing to set up twice.
-CHEAP = {"built", "client", "image", "any_image"}
+# Files whose tests share the cluster `pair`.
+ON_PAIR = {"test_run", "test_top", "test_training"}
+# Files whose tests share nothing that takes long to set up.
+ALONE = {"test_bench_models", "test_images", "test_lifecycle", "test_registry"}
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -150,28 +153,21 @@ def interrupt(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests that share a cluster or a service on one worker; every other test runs wherever there is room."""
-    for item in items:
-        if group := _group(item):
-            item.add_marker(pytest.mark.xdist_group(group))
+class ByCluster(LoadScopeScheduling):
+    """Keeps tests that share a cluster or a service on one worker; every other test runs on the next free worker.
+
+    xdist's own `loadgroup` ignores the groups with pytest 9.2, which takes no other node id for a test.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(nodeid.partition("::")[0]).stem
+        if file in ALONE:
+            return nodeid
+        return "pair" if file in ON_PAIR else file
 
 
-def _group(item: pytest.Item) -> str | None:
-    """The widest fixture of these tests that a test uses, by the file it belongs to; None if it uses none."""
-    found: dict[str, Any] = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
-    shared = {
-        definitions[-1].scope: name
-        for name, definitions in found.items()
-        if definitions[-1].scope in ("module", "session")
-        and name not in CHEAP
-        and definitions[-1].func.__module__.startswith("tests.e2e")
-        and definitions[-1].func.__name__ != "ctrl_c"
-    }
-    if "session" in shared:
-        return shared["session"]
-    return item.path.stem if shared else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCluster | None:
+    return ByCluster(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,7 +13,7 @@ from hvdctl import images
 from hvdctl.bench import catalogue
 from hvdctl.progress import Silent
 
-pytestmark = [pytest.mark.docker, pytest.mark.xdist_group("bench_worker")]
+pytestmark = pytest.mark.docker
 
 WORKER = catalogue.FILE.parent / "worker"
 
