@@ -221,7 +221,7 @@ def test_the_monitor_shows_every_node(lab: Lab, page: Page) -> None:
     frame = page.frame_locator("iframe")
     for node in ("node0", "node1"):
         frame.get_by_text(node, exact=True).first.wait_for(timeout=30_000)
-    page.wait_for_timeout(4000)
+    wait_for(lambda: len(lab.hvdctl.processes("agent sample")) >= 2, 30)
     _shot(page, "monitor")
     # Behind another tab it asks nothing, so that soon nothing is measured; in front again it goes on.
     page.locator("#jp-main-dock-panel .lm-TabBar-addButton").first.click()
