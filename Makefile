@@ -43,10 +43,10 @@ browser: $(VENV)/.developers ## the report in a real browser; installs Chromium 
 	$(TIMED) $(PYTEST) tests/browser
 
 e2e: test-setup ## the tests on a real engine
-	$(TIMED) $(PYTEST) tests/e2e -m "not vm" --numprocesses=2 --dist=loadfile --durations=8
+	$(TIMED) $(PYTEST) tests/e2e -m "not vm" --numprocesses=2 --dist=loadgroup
 
 vm: test-setup ## the tests on virtual machines
-	$(TIMED) $(PYTEST) tests/e2e -m vm --durations=8
+	$(TIMED) $(PYTEST) tests/e2e -m vm
 
 bench-up: setup ## measure up, down and run; a table, and bench-up.json
 	@$(BIN)/python scripts/bench_up.py

@@ -21,8 +21,13 @@ import pytest
 from hvdctl import images
 from hvdctl.progress import Silent
 from hvdctl.sites import local
+from xdist.scheduler import LoadScopeScheduling
 
 PATIENCE = 240.0
+# Files whose tests share the cluster `pair`.
+ON_PAIR = {"test_run", "test_top", "test_training"}
+# Files whose tests share nothing that takes long to set up.
+ALONE = {"test_bench_models", "test_images", "test_lifecycle", "test_registry"}
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -146,6 +151,23 @@ def asked(url: str, path: str, token: str | None = None) -> int:
 
 def interrupt(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
+
+
+class ByCluster(LoadScopeScheduling):
+    """Keeps tests that share a cluster or a service on one worker; every other test runs on the next free worker.
+
+    xdist's own `loadgroup` ignores the groups with pytest 9.2, which takes no other node id for a test.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = Path(nodeid.partition("::")[0]).stem
+        if file in ALONE:
+            return nodeid
+        return "pair" if file in ON_PAIR else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCluster | None:
+    return ByCluster(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session", autouse=True)

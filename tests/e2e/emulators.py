@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from hvdctl import engine, imageplan
 from hvdctl.gpulab.emulator import pki
+from hvdctl.gpulab.emulator.api import BASE
 from hvdctl.gpulab.emulator.containers import LABEL
 from hvdctl.gpulab.emulator.home import Home
 
@@ -26,6 +30,8 @@ CLIENT = Path(sys.prefix) / "gpulab" / "bin" / "gpulab-cli"
 IMAGE = f"hvdctl-test/plain:{os.getpid()}"
 # Says hello, and ends at once when it is asked to: a shell as first process would ignore it.
 STAYS = "trap 'echo bye; exit 0' TERM; echo hello; while :; do sleep 0.1; done"
+# Serves a file, and ends at once when it is asked to.
+SERVES = "cd /tmp; echo served > it; trap 'exit 0' TERM; python3 -m http.server 8000 & wait"
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +95,13 @@ class Emulator:
         return self.run(*words, code=code, given=given).stdout
 
     def submit(self, command: str = STAYS, *words: str, **parts: Any) -> str:
-        request = {
-            "resources": {"cpus": 1, "gpus": 1, "cpuMemoryGb": 1} | parts.get("resources", {}),
-            "docker": {"image": IMAGE, "command": ["sh", "-c", command]} | parts.get("docker", {}),
-            "scheduling": parts.get("scheduling", {}),
-        }
-        sent = json.dumps({"name": parts.get("name", "job"), "request": request})
-        return self("submit", *words, given=sent).split()[0]
+        return self("submit", *words, given=_request(command, **parts)).split()[0]
+
+    def post(self, command: str = STAYS, **parts: Any) -> str:
+        """Submit a job without imec's client."""
+        sent = json.loads(_request(command, **parts))
+        sent["owner"] = {"projectUrn": pki.project_urn("demo")}
+        return self.ask("jobs", "POST", json.dumps(sent))
 
     def job(self, uuid: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self("jobs", "--raw", uuid))
@@ -104,17 +110,55 @@ class Emulator:
     def status(self, uuid: str) -> str:
         return str(self.job(uuid)["state"]["status"])
 
+    def ask(self, path: str, method: str = "GET", body: str | None = None) -> str:
+        """The answer of the service itself: imec's client takes most of a second of CPU time for each look."""
+        asked = urllib.request.Request(
+            urljoin(self.told["url"], f"{BASE}{path}"), method=method, data=None if body is None else body.encode()
+        )
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if self.told["ca"]:
+            context = ssl.create_default_context(cafile=self.told["ca"])
+            context.load_cert_chain(self.login)
+            handlers.append(urllib.request.HTTPSHandler(context=context))
+        with urllib.request.build_opener(*handlers).open(asked, timeout=60) as answer:
+            return str(answer.read().decode())
+
+    def now(self, uuid: str) -> dict[str, Any]:
+        """The state of a job, for a loop that waits for it."""
+        found: dict[str, Any] = json.loads(self.ask(f"jobs/{uuid}"))["state"]
+        return found
+
     def reaches(self, uuid: str, status: str) -> None:
-        wait_for(lambda: self.status(uuid) == status, 40)
+        wait_for(lambda: self.now(uuid)["status"] == status, 40)
+
+    def ended(self, uuid: str) -> str:
+        """How a job ended by itself."""
+        return str(wait_for(lambda: ({self.now(uuid)["status"]} & {"FINISHED", "FAILED"} or {None}).pop(), 40))
+
+    def end(self, *uuids: str) -> None:
+        """Cancel jobs and wait until their containers have ended."""
+        for uuid in uuids:
+            self.ask(f"jobs/{uuid}/state/status", "PUT", "CANCELLED")
+        for uuid in uuids:
+            self.reaches(uuid, "CANCELLED")
 
     def running(self, command: str = STAYS, **parts: Any) -> tuple[str, dict[str, Any]]:
         uuid = self.submit(command, **parts)
         self.reaches(uuid, "RUNNING")
-        return uuid, self.job(uuid)["state"]["resources"]
+        return uuid, self.now(uuid)["resources"]
 
     def as_user(self, user: str) -> Emulator:
         login = pki.login(Path(self.told["folder"]), self.home / f"{user}.pem", user=user)
         return Emulator(self.process, self.told, self.home / user, login)
+
+
+def _request(command: str, **parts: Any) -> str:
+    request = {
+        "resources": {"cpus": 1, "gpus": 1, "cpuMemoryGb": 1} | parts.get("resources", {}),
+        "docker": {"image": IMAGE, "command": ["sh", "-c", command]} | parts.get("docker", {}),
+        "scheduling": parts.get("scheduling", {}),
+    }
+    return json.dumps({"name": parts.get("name", "job"), "request": request})
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pytest
 from hvdctl import engine
 
 from .conftest import Output, interrupt, wait_for
-from .emulators import CLIENT, IMAGE, STAYS, Emulator, emulator, left, plain_image, start
+from .emulators import CLIENT, IMAGE, SERVES, STAYS, Emulator, emulator, left, plain_image, start
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("plain_image")]
 __all__ = ["plain_image"]
@@ -73,7 +73,8 @@ def test_wait_hold_release_and_cancel(gpulab: Emulator) -> None:
 
 def test_a_job_that_waits_is_held_and_says_why_it_waits(gpulab: Emulator) -> None:
     uuid = gpulab.submit(resources={"gpus": 5, "clusterId": 1})
-    reason = wait_for(lambda: gpulab.job(uuid)["state"]["scheduling"]["queuedExplanations"], 20)
+    wait_for(lambda: gpulab.now(uuid)["scheduling"]["queuedExplanations"], 20)
+    reason = gpulab.job(uuid)["state"]["scheduling"]["queuedExplanations"]
     assert reason == ["needs 5 GPUs; no worker has more than 4: it can never start"]
     gpulab("hold", uuid)
     assert gpulab.status(uuid) == "ONHOLD"
@@ -89,7 +90,7 @@ def test_a_halted_job_goes_on_under_another_uuid(gpulab: Emulator) -> None:
     second = json.loads(gpulab("jobs", "--raw"))[0]
     assert second["restartInfo"] == {"initialJobUuid": uuid, "restartCount": 1}
     gpulab.reaches(second["uuid"], "RUNNING")
-    gpulab("cancel", second["uuid"])
+    gpulab.end(second["uuid"])
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_ssh_leads_into_the_container(gpulab: Emulator, way: str) -> None:
         check=False,
     )
     assert ran.stdout.split() == [first, "root"], ran.stderr
-    gpulab("cancel", uuid)
+    gpulab.end(uuid)
 
 
 def test_ssh_with_a_terminal_and_a_lot_of_data(gpulab: Emulator) -> None:
@@ -156,12 +157,11 @@ def test_ssh_with_a_terminal_and_a_lot_of_data(gpulab: Emulator) -> None:
         [*ssh, target, "cat"], env=gpulab.env, input=data, capture_output=True, timeout=60, check=True
     )
     assert echoed.stdout == data
-    gpulab("cancel", uuid)
+    gpulab.end(uuid)
 
 
 def test_a_port_mapping_is_on_the_worker_only_and_behind_the_bastion(gpulab: Emulator) -> None:
-    serve = "cd /tmp && echo served > it && exec python3 -m http.server 8000"
-    uuid, resources = gpulab.running(serve, docker={"portMappings": [{"containerPort": 8000}]})
+    uuid, resources = gpulab.running(SERVES, docker={"portMappings": [{"containerPort": 8000}]})
     mapped = resources["portMappings"][0]
     host, port = resources["slaveHost"], mapped["hostPort"]
     assert (mapped["containerPort"], mapped["hostIp"]) == (8000, host)
@@ -190,7 +190,7 @@ def test_a_port_mapping_is_on_the_worker_only_and_behind_the_bastion(gpulab: Emu
     refused = through(f"{host}:{port + 1}")
     assert refused.returncode == 255
     assert "no port mapping of a job that runs" in refused.stderr
-    gpulab("cancel", uuid)
+    gpulab.end(uuid)
 
 
 def test_jobs_on_two_workers_share_the_project_folder(gpulab: Emulator) -> None:
@@ -253,8 +253,7 @@ def test_plain_http(tmp_path: Path) -> None:
 
 def test_isolated_workers_share_port_mappings_only(tmp_path: Path) -> None:
     with emulator(tmp_path / "apart", "--isolate") as apart:
-        serve = "echo served > /tmp/it; cd /tmp; exec python3 -m http.server 8000"
-        first, resources = apart.running(serve, docker={"portMappings": [8000]}, resources={"slaveName": "slave4A"})
+        first, resources = apart.running(SERVES, docker={"portMappings": [8000]}, resources={"slaveName": "slave4A"})
         found: Any = engine.client().containers.list(filters={"label": f"hvdctl.gpulab.job={first}"})[0]
         inside = next(iter(found.attrs["NetworkSettings"]["Networks"].values()))["IPAddress"]
         mapped = f"{resources['slaveHost']}:{resources['portMappings'][0]['hostPort']}"
@@ -264,8 +263,7 @@ def test_isolated_workers_share_port_mappings_only(tmp_path: Path) -> None:
             second = apart.submit(
                 docker={"command": ["python3", "-c", look, address]}, resources={"slaveName": "slave4B"}
             )
-            wait_for(lambda second=second: apart.status(second) in {"FINISHED", "FAILED"}, 40)  # type: ignore[misc]
-            assert apart.status(second) == end, apart("log", second)
+            assert apart.ended(second) == end, apart("log", second)
 
 
 def test_what_a_killed_emulator_left_is_removed(tmp_path: Path) -> None:

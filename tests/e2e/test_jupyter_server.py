@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hvdctl import ssh
 
-from .conftest import Hvdctl, wait_for
+from .conftest import Hvdctl, Output, wait_for
 from .lab import Lab, opened, processes_of
 
 pytestmark = pytest.mark.docker
@@ -119,8 +119,7 @@ def test_rest_calls_are_quick_while_all_ranks_train(lab: Lab) -> None:
     lab.hvdctl.cwd = EXAMPLES
     job = lab.hvdctl.start("run", "--", "python", "train_cifar_convnet.py", "--epochs", "1000")
     try:
-        wait_for(lambda: lab.hvdctl.processes("train_cifar_convnet.py"), 60)
-        time.sleep(15)
+        Output(job).until("epochs 1 to 1000")
         busy = seconds()
     finally:
         job.send_signal(signal.SIGINT)

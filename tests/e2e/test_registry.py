@@ -48,14 +48,14 @@ def test_an_image_is_pushed_and_pulled_by_a_job(tmp_path: Path) -> None:
     with registry(tmp_path / "registry") as place, emulator(tmp_path / "emulator") as gpulab:
         hvdctl = Hvdctl(tmp_path / "home")
         target = f"{place}/me/horovod:1"
-        told = json.loads(_image(hvdctl, "push", target, "--json").stdout)
+        told = json.loads(_image(hvdctl, "push", target, "--no-jupyter", "--json").stdout)
         assert told == {"image": target}
         with urllib.request.urlopen(f"http://{place}/v2/me/horovod/tags/list") as answer:
             assert json.load(answer) == {"name": "me/horovod", "tags": ["1"]}
         client = engine.client()
         assert client.images.list(target) == [], "nothing but the registry has it under that name"
         try:
-            hvdctl("up", "--file", str(gpulab.told["spec"]), "--nodes", "1", "--image", target)
+            hvdctl("up", "--file", str(gpulab.told["spec"]), "--nodes", "1", "--no-jupyter", "--image", target)
             assert "sum 1 of 1" in hvdctl("run", "--", "python", "allreduce.py").out
             assert "0 left" in hvdctl("down", "-y").out
         finally:
