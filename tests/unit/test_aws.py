@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import boto3
+import botocore.session
 import pytest
 from botocore.stub import Stubber
 from hvdctl.cluster import Cluster, write
@@ -17,6 +19,7 @@ from hvdctl.progress import Silent
 from hvdctl.sites import aws, awserrors, ec2
 from hvdctl.spec import Spec, parse
 from moto import mock_aws
+from moto.ec2.models import amis
 
 REGION = "eu-west-1"
 ADMIT = {"admit": "203.0.113.7"}
@@ -39,8 +42,16 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An AWS account with nothing in it, and EC2 in it."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    # moto creates each of its 1300 images again in every test; the variable stops it from adding even more.
+    monkeypatch.setenv("MOTO_AMIS_PATH", "none")
+    monkeypatch.setattr(amis, "AMIS", [one for one in amis.AMIS if "ubuntu-trusty-14.04" in one["name"]])
+    # boto3 parses the description of EC2 again for every session.
+    monkeypatch.setattr(botocore.session, "create_loader", loader)
     with mock_aws():
         yield boto3.client("ec2", region_name=REGION)
+
+
+loader = cache(botocore.session.create_loader)
 
 
 def spec(**given: Any) -> Spec:

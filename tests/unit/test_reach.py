@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hvdctl import paths, reach
+from hvdctl.agent import reach as agent_reach
 from hvdctl.agent.reach import reach as call
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError
@@ -49,7 +50,8 @@ def test_nodes_that_reach_each_other(cluster: Cluster, agents: Path) -> None:
 
 
 def test_blocked_pairs_are_a_matrix_with_the_way_out(cluster: Cluster, agents: Path) -> None:
-    lay(cluster, "127.0.0.1", "127.0.0.2", "240.0.0.1")
+    # Nobody can connect to this address, and the kernel says so at once.
+    lay(cluster, "127.0.0.1", "127.0.0.2", "255.255.255.255")
     found = reach.probe(cluster, cluster.nodes())
     assert set(found.blocked) == {("node0", "node2"), ("node1", "node2")}
     with pytest.raises(HvdctlError, match="2 of 6 connections that Horovod needs are blocked") as told:
@@ -76,7 +78,8 @@ def test_a_node_that_can_not_be_asked_is_named(cluster: Cluster, agents: Path) -
         reach.probe(cluster, cluster.nodes())
 
 
-def test_another_program_on_the_port_does_not_count(cluster: Cluster) -> None:
+def test_another_program_on_the_port_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_reach, "_PATIENCE_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         assert call({"node1": ("127.0.0.1", [port])})["node1"][str(port)] in {"no answer", "something else answers"}

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from hvdctl import interrupts, paths, process
-from hvdctl.cluster import Cluster
+from hvdctl.cluster import Cluster, write
 from hvdctl.errors import PhaseError
 
 # In these a host that fails does not keep the others from the end.
 _EACH_BY_ITSELF = {"teardown.yml"}
 # Of each play alone, and in the environment of all that it starts.
 _SOCKETS = "ANSIBLE_SSH_CONTROL_PATH_DIR"
+# ansible-runner looks for Ctrl-C whenever Ansible prints something and after this time, which is 5 s by default. It reads
+# settings from a file only: those given to `run` are dropped if there is no such file.
+_SETTINGS = {"suppress_ansible_output": True, "pexpect_timeout": 0.5}
 _FAILED = {"runner_on_failed": "failed", "runner_on_unreachable": "can't be reached"}
 
 
@@ -45,6 +48,7 @@ def play(
     work = cluster.folder / "ansible"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(mode=0o700, parents=True)
+    write(work / "env" / "settings", json.dumps(_SETTINGS))
 
     # A socket's path must be short, that of a cluster's folder need not be.
     with log_file.open("a", encoding="utf-8") as log, tempfile.TemporaryDirectory(prefix="hvdctl-") as sockets:
@@ -77,7 +81,6 @@ def play(
                 event_handler=take,
                 quiet=True,
                 suppress_env_files=True,
-                settings={"suppress_ansible_output": True},
                 # Without it ansible-runner takes the signals for itself, and keeps them.
                 cancel_callback=lambda: pressed() > 0,
             )

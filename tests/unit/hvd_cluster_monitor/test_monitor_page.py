@@ -140,6 +140,8 @@ def test_one_agent_for_all_viewers_and_none_without(place: Path, folder: Path, f
         data(place)
         time.sleep(0.1)
     assert len(alive(folder)) == 1, "it lives while someone asks"
+    assert feed.running
+    feed.patience = 0.2
     wait_for(lambda: not feed.running and not alive(folder))
     assert (folder / "asked").read_text().count("top") == 1
     number = data(place)["number"]
