@@ -19,8 +19,8 @@ from hvdctl.errors import PhaseError
 _EACH_BY_ITSELF = {"teardown.yml"}
 # Of each play alone, and in the environment of all that it starts.
 _SOCKETS = "ANSIBLE_SSH_CONTROL_PATH_DIR"
-# ansible-runner looks for Ctrl-C whenever Ansible prints something and after this time, which is 5 s by default. It reads
-# settings from a file only: those given to `run` are dropped if there is no such file.
+# ansible-runner looks for Ctrl-C whenever Ansible prints something and after this time, which is 5 s by default. It
+# reads settings from a file only: those given to `run` are dropped if there is no such file.
 _SETTINGS = {"suppress_ansible_output": True, "pexpect_timeout": 0.5}
 _FAILED = {"runner_on_failed": "failed", "runner_on_unreachable": "can't be reached"}
 
