@@ -6,10 +6,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from fake_engine import FakeEngine
 from fake_guests import NETWORK, Machine
 from hvdctl import cli, inventory, qemu
@@ -18,6 +20,8 @@ from hvdctl.spec import Spec
 from support import IMAGE, Hvdctl, Result, make_nodes, started_with, wait_for
 
 FAKES = Path(__file__).parent / "fakes"
+# Typer builds the parser of all commands for every call, which takes longer than most commands.
+parser = cache(typer.main.get_command)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,6 +50,7 @@ def hvdctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
+    monkeypatch.setattr(typer.main, "get_command", parser)
 
     def call(*words: str) -> Result:
         monkeypatch.setattr(sys, "argv", ["hvdctl", *words])
