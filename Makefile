@@ -10,7 +10,7 @@ TIMED   = @$(PYTHON) scripts/ci_times.py run $@ --
 PYTEST  = $(BIN)/pytest --junitxml=$(TIMES)/$@.xml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo test lanes test-setup lint unit coverage browser e2e vm format bench-up bench-scaling reproduce clean
+.PHONY: help setup engine demo test lanes test-setup lint unit quick coverage browser e2e vm format bench-up bench-scaling reproduce clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ lint: $(VENV)/.developers ## ruff, mypy, ansible-lint, terraform fmt, shellcheck
 
 unit: $(VENV)/.developers ## the hermetic tests
 	$(TIMED) $(PYTEST) $(HERMETIC)
+
+quick: $(VENV)/.developers ## lint and the hermetic tests that touch what changed, within a minute
+	@$(PYTHON) scripts/quick.py
 
 coverage: $(VENV)/.developers ## the hermetic tests again, and the lines that they do not reach; slower
 	@$(BIN)/pytest $(HERMETIC) --cov=hvdctl --cov-report=term:skip-covered
