@@ -5,8 +5,8 @@
     scripts/quick.py --base main  what differs from another revision
 
 Tests are chosen by the import graph: those nearest to a changed module run first, and as many as fit into the time.
-What was left out is printed; `make unit` runs all of them. A plug-in that records coverage (pytest-testmon) would choose
-more exactly, but needs a recorded run of all tests first, and does not see what subprocesses import.
+What was left out is printed; `make unit` runs all of them. A plug-in that records coverage (pytest-testmon) would
+choose more exactly, but needs a recorded run of all tests first, and does not see what subprocesses import.
 """
 
 from __future__ import annotations
