@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SRC    := toolkit tests scripts examples
+# Arguments for the script of demo, bench-up, bench-scaling or reproduce, e.g. make bench-up ARGS="--rounds 1 --nodes 2"
+ARGS   :=
 HERMETIC := tests/unit tests/contract --numprocesses=auto --dist=loadfile
 
 .DEFAULT_GOAL := help
@@ -16,7 +18,7 @@ setup: system engine $(VENV)/.ready ## install all that is missing and build the
 	@$(BIN)/hvdctl image build pytorch
 
 demo: setup ## the main job, for real: up, a Horovod training on every node, status, down
-	@HVDCTL=$(BIN)/hvdctl scripts/demo.sh
+	@HVDCTL=$(BIN)/hvdctl scripts/demo.sh $(ARGS)
 
 test: setup images lint unit browser e2e vm ## all set-up, then lint and every test that this machine can run
 
@@ -43,13 +45,13 @@ vm: $(VENV)/.ready images ## the tests on virtual machines; installs QEMU where 
 	@$(BIN)/pytest tests/e2e -m vm --durations=8
 
 bench-up: setup ## measure up, down and run; a table, and bench-up.json
-	@$(BIN)/python scripts/bench_up.py
+	@$(BIN)/python scripts/bench_up.py $(ARGS)
 
 bench-scaling: setup ## judge bench: errors of predictions, share of the link, overhead; bench-scaling.json
-	@$(BIN)/python scripts/bench_scaling.py
+	@$(BIN)/python scripts/bench_scaling.py $(ARGS)
 
 reproduce: setup ## the published experiments on emulated GPUs, into docs/results; about an hour
-	@$(BIN)/python scripts/reproduce.py
+	@$(BIN)/python scripts/reproduce.py $(ARGS)
 
 format: $(VENV)/.ready ## format Python and Terraform
 	@$(BIN)/ruff format -q $(SRC) && $(BIN)/ruff check -q --fix $(SRC)
