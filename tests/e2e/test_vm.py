@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_ssh_answers_not_long_after_the_guests_own_boot(pair: Machines) -> None:
     waited = pair.report["seconds"]["waiting for the machines"] + pair.report["seconds"]["provisioning"]
     own = []
     for machine in ("node0.machine", "node1.machine"):
-        said = wait_for(lambda machine=machine: finished(pair, machine))
+        said = wait_for(partial(finished, pair, machine))
         own.append(boot_seconds(said))
     print(f"boot to SSH of both: {waited:.1f} s; the guests' own boot: {own[0]:.1f} and {own[1]:.1f} s")
     assert waited <= 1.3 * max(own)
