@@ -85,9 +85,9 @@ def order(root: Path, files: Iterable[str]) -> list[str]:
     }
     far: dict[str, int] = {}
     for file in files:
-        for prefix, names in ASSETS.items():
+        for prefix, concerned in ASSETS.items():
             if file.startswith(prefix):
-                far |= {name: 0 for name in names if (root / name).exists()}
+                far |= {name: 0 for name in concerned if (root / name).exists()}
     hops = distances(modules, {name for name, path in modules.items() if path.relative_to(root).as_posix() in files})
     # Helpers of tests count as modules, by their bare names.
     helpers = {Path(file).stem for file in files if file in tests and not Path(file).name.startswith("test_")}

@@ -59,7 +59,7 @@ def test_it_works_from_a_clean_environment_and_another_folder(wheel: Path, tmp_p
     venv.create(clean)
     python = clean / "bin" / "python"
     # Our pip installs into it; what is imported below is compiled then, and the rest of the dependencies never.
-    words = ["--python", python, "install", "--quiet", "--no-compile", wheel]
+    words = ["--python", str(python), "install", "--quiet", "--no-compile", str(wheel)]
     installed = subprocess.run([sys.executable, "-m", "pip", *words], capture_output=True, text=True, check=False)
     assert installed.returncode == 0, installed.stderr
     elsewhere = tmp_path / "elsewhere"

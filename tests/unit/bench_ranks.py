@@ -116,6 +116,9 @@ class Heard:
     def phase(self, title: str) -> Iterator[Heard]:
         yield self
 
+    def outlook(self, look: Callable[[], str] | None) -> None:
+        pass
+
     def update(self, detail: str) -> None:
         self.details.append(detail)
 

@@ -58,7 +58,12 @@ def test_a_thread_that_was_given_up_writes_nothing_more(capsys: pytest.CaptureFi
     with board.phase("work") as step:
         pass
     capsys.readouterr()
-    late = threading.Thread(target=lambda: (step.update("late"), step.note("late")))
+
+    def report() -> None:
+        step.update("late")
+        step.note("late")
+
+    late = threading.Thread(target=report)
     late.start()
     late.join()
     assert capsys.readouterr().err == ""

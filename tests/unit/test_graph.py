@@ -39,10 +39,14 @@ def nothing(step: Step) -> None:
 def test_a_task_waits_for_those_before_it_and_for_no_other() -> None:
     met = threading.Barrier(2, timeout=10)
     log = Log()
+
+    def meet(step: Step) -> None:
+        met.wait()
+
     run(
         [
-            Task("a", lambda step: met.wait() and None),
-            Task("b", lambda step: met.wait() and None),
+            Task("a", meet),
+            Task("b", meet),
             Task("c", nothing, after=("a", "b")),
         ],
         log,
@@ -64,8 +68,11 @@ def test_the_first_failure_is_raised_at_once_and_the_rest_given_up() -> None:
     def fail(step: Step) -> None:
         raise ValueError("no network")
 
+    def wait(step: Step) -> None:
+        never.wait()
+
     tasks = [
-        Task("slow", lambda step: never.wait() and None),
+        Task("slow", wait),
         Task("bad", fail),
         Task("next", nothing, after=("slow",)),
     ]

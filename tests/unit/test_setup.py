@@ -110,7 +110,12 @@ def test_a_second_set_up_in_the_same_folder_waits_for_the_first(
         thread = threading.Thread(target=second)
         thread.start()
         heard: list[str] = []
-        wait_for(lambda: heard.append(capsys.readouterr().err) or "Waiting for another set-up" in "".join(heard))
+
+        def waits() -> bool:
+            heard.append(capsys.readouterr().err)
+            return "Waiting for another set-up" in "".join(heard)
+
+        wait_for(waits)
         order.append("first")
     thread.join(10)
     assert order == ["first", "second"]

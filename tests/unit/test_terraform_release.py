@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import platform
 import re
 import socket
 import subprocess
@@ -190,7 +191,7 @@ def test_the_real_pins_are_whole() -> None:
 
 
 def test_an_unknown_platform_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terraform_release.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(ToolMissing, match="linux_riscv64") as caught:
         terraform_release.pinned()
     assert "opentofu.org" in caught.value.hint

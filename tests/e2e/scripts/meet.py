@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 
-def variable(*names):
+def variable(*names: str) -> int:
     return int(next(os.environ[name] for name in names if name in os.environ))
 
 
