@@ -9,6 +9,8 @@ HERMETIC := tests/contract tests/unit --numprocesses=$$(($$(nproc) + 1)) --dist=
 TIMES  := .ci-times
 TIMED   = @$(PYTHON) scripts/ci_times.py run $@ --
 PYTEST  = $(BIN)/pytest --junitxml=$(TIMES)/$@.xml
+# Arguments for the script of demo, bench-up, bench-scaling or reproduce, e.g. make bench-up ARGS="--rounds 1 --nodes 2"
+ARGS   :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine demo test lanes test-setup lint unit quick coverage browser e2e vm format bench-up bench-scaling reproduce clean
@@ -20,7 +22,7 @@ setup: ## install all that is missing and build the PyTorch image; then .venv/bi
 	@$(PYTHON) scripts/setup.py
 
 demo: setup ## the main job, for real: up, a Horovod training on every node, status, down
-	@HVDCTL=$(BIN)/hvdctl scripts/demo.sh
+	@HVDCTL=$(BIN)/hvdctl scripts/demo.sh $(ARGS)
 
 test: ## all set-up, then lint and every test that this machine can run; ends with a table of their times
 	@$(PYTHON) scripts/ci_times.py alone -- $(MAKE) --no-print-directory lanes
@@ -53,13 +55,13 @@ vm: test-setup ## the tests on virtual machines
 	$(TIMED) $(PYTEST) tests/e2e -m vm
 
 bench-up: setup ## measure up, down and run; a table, and bench-up.json
-	@$(BIN)/python scripts/bench_up.py
+	@$(BIN)/python scripts/bench_up.py $(ARGS)
 
 bench-scaling: setup ## judge bench: errors of predictions, share of the link, overhead; bench-scaling.json
-	@$(BIN)/python scripts/bench_scaling.py
+	@$(BIN)/python scripts/bench_scaling.py $(ARGS)
 
 reproduce: setup ## the published experiments on emulated GPUs, into docs/results; about an hour
-	@$(BIN)/python scripts/reproduce.py
+	@$(BIN)/python scripts/reproduce.py $(ARGS)
 
 format: $(VENV)/.developers ## format Python and Terraform
 	@$(BIN)/ruff format -q $(SRC) && $(BIN)/ruff check -q --fix $(SRC)

@@ -1,4 +1,8 @@
-"""How long up, down and run take, as ratios of things measured in one run: a table, and bench-up.json."""
+"""Measure up, down and run as ratios of times taken in the same run: a table, and bench-up.json.
+
+make bench-up                                     10 and 20 nodes, the median of three rounds
+make bench-up ARGS="--rounds 1 --nodes 2"         2 and 4 nodes once, about a minute
+"""
 
 from __future__ import annotations
 
@@ -25,62 +29,68 @@ LIMITS = {
     "up_over_floor": 4.0,
     "reup_over_up": 0.25,
     "down_over_up": 0.5,
-    "growth_10_to_20": 2.2,
+    "growth_on_doubling": 2.2,
     "help_over_typer": 3.0,
     "run_added_s": 3.0,
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="every time is the median of so many")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds; each time is their median (default 3)")
+    parser.add_argument("--nodes", type=int, default=10, help="measure this many nodes and twice as many (default 10)")
     parser.add_argument("--output", type=Path, default=Path("bench-up.json"))
     args = parser.parse_args()
+    if args.rounds < 1:
+        parser.error(f"--rounds {args.rounds}: must be at least 1")
+    if args.nodes < 2:
+        parser.error(f"--nodes {args.nodes}: must be at least 2 (the job runs on two nodes)")
     image = images.build("pytorch", Silent()).reference
     with tempfile.TemporaryDirectory() as home:
         os.environ["HVDCTL_HOME"] = home
         try:
-            seconds = measure(args.rounds, image)
+            seconds = measure(args.rounds, args.nodes, image)
         finally:
             local.sweep(NAME, keep_data=False, step=Silent())
     ratios = {
-        "up_over_floor": seconds["up10"] / seconds["floor10"],
-        "reup_over_up": seconds["reup10"] / seconds["up10"],
-        "down_over_up": seconds["down10"] / seconds["up10"],
-        "growth_10_to_20": seconds["up20"] / seconds["up10"],
+        "up_over_floor": seconds["up"] / seconds["floor"],
+        "reup_over_up": seconds["reup"] / seconds["up"],
+        "down_over_up": seconds["down"] / seconds["up"],
+        "growth_on_doubling": seconds["up_double"] / seconds["up"],
         "help_over_typer": seconds["help"] / seconds["typer"],
         "run_added_s": seconds["run"] - seconds["by_hand"],
     }
     show(seconds, ratios)
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
-    result = {**{k: round(v, 3) for k, v in ratios.items()}, "seconds": seconds, "limits": LIMITS, "machine": machine}
+    result = {name: round(value, 3) for name, value in ratios.items()} | {"nodes": args.nodes, "rounds": args.rounds}
+    result |= {"seconds": seconds, "limits": LIMITS, "machine": machine}
     args.output.write_text(json.dumps(result, indent=2) + "\n")
     print(f"\nwritten to {args.output}")
 
 
-def measure(rounds: int, image: str) -> dict[str, float]:
-    """Medians; the rounds are interleaved, so that a slow minute of the machine meets all of them."""
+def measure(rounds: int, nodes: int, image: str) -> dict[str, float]:
+    """Return medians. The steps of each round are interleaved, so a slow minute affects all of them."""
     times: dict[str, list[float]] = {}
 
     def note(name: str, act: Callable[[], object]) -> None:
         began = time.perf_counter()
         act()
         times.setdefault(name, []).append(time.perf_counter() - began)
-        print(f"  {name:8} {times[name][-1]:6.2f} s", flush=True)
+        print(f"  {name:11} {times[name][-1]:6.2f} s", flush=True)
 
     for number in range(1, rounds + 1):
         print(f"round {number} of {rounds}")
         note("typer", lambda: call([sys.executable, "-c", "import typer"]))
         note("help", lambda: call([str(Path(sys.executable).with_name("hvdctl")), "--help"]))
-        times.setdefault("floor10", []).append(floor(10, image))
-        print(f"  floor10  {times['floor10'][-1]:6.2f} s", flush=True)
-        note("up10", lambda: hvdctl("up", "--nodes", "10"))
-        note("reup10", lambda: hvdctl("up", "--nodes", "10"))
+        times.setdefault("floor", []).append(floor(nodes, image))
+        print(f"  {'floor':11} {times['floor'][-1]:6.2f} s", flush=True)
+        note("up", lambda: hvdctl("up", "--nodes", str(nodes)))
+        note("reup", lambda: hvdctl("up", "--nodes", str(nodes)))
         note("by_hand", by_hand)
         note("run", lambda: hvdctl("run", "--np", "2", "--", "python", "-c", JOB))
-        note("down10", lambda: hvdctl("down", "-y"))
-        note("up20", lambda: hvdctl("up", "--nodes", "20"))
-        note("down20", lambda: hvdctl("down", "-y"))
+        note("down", lambda: hvdctl("down", "-y"))
+        note("up_double", lambda: hvdctl("up", "--nodes", str(2 * nodes)))
+        note("down_double", lambda: hvdctl("down", "-y"))
     return {name: round(statistics.median(values), 3) for name, values in times.items()}
 
 
@@ -88,7 +98,7 @@ JOB = "import horovod.torch as hvd; hvd.init(); print(hvd.rank())"
 
 
 def floor(count: int, image: str) -> float:
-    """Ten containers of the same image, started in parallel, until SSH answers on all."""
+    """Start containers of the same image in parallel; return the seconds until SSH answers on all of them."""
     client = engine.client()
     with tempfile.TemporaryDirectory() as folder:
         from hvdctl.tfprovider.node import SSH_FOLDER, ssh_files
@@ -108,19 +118,20 @@ def floor(count: int, image: str) -> float:
             made.put_archive(SSH_FOLDER, files)
             made.start()
             made.reload()
-            address = made.attrs["NetworkSettings"]["IPAddress"]
+            (network,) = made.attrs["NetworkSettings"]["Networks"].values()
+            address = network["IPAddress"]
             return Node("", str(number), "", "", address, address, "hvd", 2222, None, 1, 0)
 
         began = time.perf_counter()
         with ThreadPoolExecutor(count) as pool:
-            ssh.wait(list(pool.map(start, range(count))))
+            ssh.wait(Cluster(NAME), list(pool.map(start, range(count))))
         took = time.perf_counter() - began
     local.sweep(NAME, keep_data=False, step=Silent())
     return took
 
 
 def by_hand() -> None:
-    """The same job as a user would start it on the head."""
+    """Start the same job as a user would on the head."""
     command = ["horovodrun", "-np", "2", "-H", "node0:1,node1:1", "python", "-c", f"'{JOB}'"]
     call(ssh.argv(Cluster(NAME), "node0", command))
 

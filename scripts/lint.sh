@@ -26,8 +26,6 @@ done < <(git ls-files -co --exclude-standard | while read -r f; do [[ -f $f ]] &
 check "ruff check" "$bin/ruff" check toolkit tests scripts examples
 check "ruff format" "$bin/ruff" format --check toolkit tests scripts examples
 check "mypy" "$bin/mypy"
-# torch is on the nodes only, so here all of its classes are Any.
-check "mypy, worker" "$bin/mypy" --no-namespace-packages --allow-subclassing-any toolkit/hvdctl/bench/worker/*.py
 check "ansible-lint" env PATH="$PWD/$bin:$PATH" "$bin/ansible-lint" --offline -q playbooks
 check "terraform fmt" "$terraform_bin" fmt -check -recursive infra
 check "shellcheck" "$bin/shellcheck" "${scripts[@]}"

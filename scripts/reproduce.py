@@ -1,10 +1,11 @@
-"""The experiments of the published decks on emulated GPUs: docs/results/ with figures, pages and what differs.
+"""Reproduce the experiments of the published decks on emulated GPUs: docs/results/ with figures, reports and a page.
 
-    make reproduce                        all of it, about an hour on two cores
-    scripts/reproduce.py --only launchers one part anew
-    scripts/reproduce.py --page           only the page, from results that are there
+    make reproduce                                all parts, about an hour on two cores
+    make reproduce ARGS="--only launchers"        one part
+    make reproduce ARGS="--page"                  only the page, from existing results
+    make reproduce ARGS="--quick --output DIR"    two points on two nodes: checks the script, not the figures
 
-Parts that are there and complete are not measured again; `--fresh` starts anew.
+Complete parts are not measured again; `--fresh` measures them again.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from hvdctl.progress import Silent
 from hvdctl.sites import local
 
 NAME = "reproduce"
+PUBLISHED = Path(__file__).parents[1] / "docs" / "results"
 GPU = "--device emulated:p100 --model resnet50"
-PARTS = {
+FULL = {
     # The SLICES deck: nodes, batch and link; ten jobs of one GPU against one job of ten.
     "slices": f"{GPU} --layout kx1,1x4,1x10 --nodes 1,2,4,8,10 --batch 32,64,96 --net 1g,10g"
     " --max-seconds 30 --timeline",
@@ -36,28 +38,39 @@ PARTS = {
     "launchers": f"{GPU} --layout kx1 --nodes 1,2,4 --batch 32 --net 1g --max-seconds 30"
     " --launcher horovod-gloo,horovod-mpi,torch-ddp",
 }
+# Two points: one node and two nodes, few steps.
+QUICK = {"slices": f"{GPU} --layout kx1 --nodes 1,2 --batch 32 --net 1g --max-seconds 2 --max-steps 2 --no-micro"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path(__file__).parents[1] / "docs" / "results")
-    parser.add_argument("--only", choices=PARTS, action="append")
-    parser.add_argument("--fresh", action="store_true", help="measure again what is there")
-    parser.add_argument("--page", action="store_true", help="measure nothing")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the results (default: docs/results)")
+    parser.add_argument("--only", choices=FULL, action="append", help="measure this part; can be repeated")
+    parser.add_argument("--fresh", action="store_true", help="measure complete parts again")
+    parser.add_argument("--page", action="store_true", help="measure nothing; write the page from existing results")
+    parser.add_argument("--quick", action="store_true", help="measure two points on two nodes; needs --output")
     args = parser.parse_args()
-    todo = [name for name in args.only or PARTS if args.fresh or not complete(args.output / name)]
+    if args.quick and not args.output:
+        parser.error("--quick needs --output DIR: docs/results holds the full plan")
+    output, parts = args.output or PUBLISHED, QUICK if args.quick else FULL
+    if missing := [name for name in args.only or () if name not in parts]:
+        parser.error(f"--only {missing[0]}: the small plan has only {', '.join(parts)}")
+    todo = [name for name in args.only or parts if args.fresh or not complete(output / name)]
     if todo and not args.page:
         with tempfile.TemporaryDirectory() as home:
             os.environ["HVDCTL_HOME"] = home
             try:
-                hvdctl(args.output, "up", "--nodes", "10", "--slots", "10")
+                size = "2" if args.quick else "10"
+                hvdctl(output, "up", "--nodes", size, "--slots", size)
                 for name in todo:
-                    measure(args.output / name, PARTS[name])
+                    measure(output / name, parts[name])
             finally:
                 local.sweep(NAME, keep_data=False, step=Silent())
-    there = {name: results.read(args.output / name) for name in PARTS if complete(args.output / name)}
-    page = args.output / "README.md"
-    page.write_text(reproduce_page.render(there))
+    there = {name: results.read(output / name) for name in parts if complete(output / name)}
+    if not there:
+        raise SystemExit(f"{output}: no complete part; run without --page to measure them")
+    page = output / "README.md"
+    page.write_text(reproduce_page.render(there, quick=args.quick))
     print(f"written: {page}")
 
 

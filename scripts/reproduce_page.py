@@ -16,9 +16,9 @@ HOROVOD = {"inception_v3": 0.90, "resnet101": 0.90, "vgg16": 0.68}
 STRONG, WEAK = "about 50 % at 4 to 8 nodes", "about 80 % at 512 nodes"
 
 
-def render(parts: dict[str, list[Record]]) -> str:
-    """Markdown of the parts that are there."""
-    text = [INTRO, _machine(parts)]
+def render(parts: dict[str, list[Record]], quick: bool = False) -> str:
+    """Return the Markdown page of the measured parts."""
+    text = [INTRO, *([SMALL] if quick else []), _machine(parts)]
     if "slices" in parts:
         text += [_slices(parts["slices"]), _layouts(parts["slices"])]
     if "scaling" in parts:
@@ -40,6 +40,10 @@ P100s, unless it says real or published: each step waits as long as the GPU was 
 ([devices.toml](../../toolkit/hvdctl/bench/devices.toml)), while gradients of the real model's sizes go through
 Horovod over shaped links. Where time dilation is given, links and steps were slowed by that factor, and the figures
 are undone.
+"""
+
+SMALL = """\
+**This is the small plan** (`--quick`): two points with two steps each. It checks the script; its figures are rough.
 """
 
 WHY = """\

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import bench_sample as sample
 import pytest
 from hvdctl.bench import report
 
 from tests.chromium import launched
-from tests.unit.bench import bench_sample as sample
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from scripted import Machine
+
+from .scripted import Machine
 
 
 @pytest.fixture(autouse=True)

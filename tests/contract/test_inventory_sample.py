@@ -38,7 +38,7 @@ def test_the_example_is_what_the_code_gives() -> None:
 
 
 def test_ansible_reads_the_example() -> None:
-    argv = [Path(sys.executable).with_name("ansible-inventory"), "-i", EXAMPLE, "--list"]
+    argv: list[str | Path] = [Path(sys.executable).with_name("ansible-inventory"), "-i", EXAMPLE, "--list"]
     told = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
     assert told["head"]["hosts"] == ["node0"]
     assert told["workers"]["hosts"] == ["node1", "node2"]

@@ -32,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sources(folder: str) -> set[str]:
     """What git knows of a folder, and what is new there."""
-    argv = ["git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", folder]
+    argv: list[str | Path] = ["git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard", folder]
     listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
     return {name for name in listed if (ROOT / name).exists()}
 
@@ -67,7 +67,7 @@ def test_it_works_from_a_clean_environment_and_another_folder(wheel: Path, tmp_p
     env = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
 
     def call(*words: str) -> subprocess.CompletedProcess[str]:
-        argv = [clean / "bin" / "hvdctl", *words]
+        argv: list[str | Path] = [clean / "bin" / "hvdctl", *words]
         return subprocess.run(argv, cwd=elsewhere, env=env, capture_output=True, text=True, check=False)
 
     assert call("--version").stdout.startswith("hvdctl 0.")

@@ -11,7 +11,8 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from scripted import PLAYBOOKS, Machine
+
+from .scripted import PLAYBOOKS, Machine
 
 # The container.
 

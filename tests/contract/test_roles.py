@@ -341,7 +341,7 @@ def test_staging_takes_nothing_from_elsewhere_and_overwrites_nothing(tmp_path: P
 
     packed = json.dumps({"stamp": "s", "files": 1, "bytes": 1, "tar": None})
     (tmp_path / "mine").mkdir()
-    argv = [sys.executable, script, "copy", str(tmp_path), packed, str(tmp_path / "mine")]
+    argv: list[str | Path] = [sys.executable, script, "copy", str(tmp_path), packed, str(tmp_path / "mine")]
     taken = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert taken.returncode == 1
     assert "choose another staging_target" in json.loads(taken.stdout)["error"]
@@ -390,5 +390,5 @@ def ansible(*words: str, inventory: Path) -> subprocess.CompletedProcess[str]:
     tool = Path(sys.executable).parent / "ansible-playbook"
     env = {"ANSIBLE_CONFIG": str(PLAYBOOKS / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1", "LC_ALL": "C.UTF-8"}
     env |= {"PATH": "/usr/bin:/bin", "HOME": str(inventory.parent), "ANSIBLE_LOCALHOST_WARNING": "false"}
-    argv = [tool, "-i", inventory, *words]
+    argv: list[str | Path] = [tool, "-i", inventory, *words]
     return subprocess.run(argv, cwd=PLAYBOOKS, env=env, capture_output=True, text=True, check=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from scripted import STALE, Machine
+
+from .scripted import STALE, Machine
 
 SOURCE = {"SOURCE": "192.0.2.1:/srv/hvdctl/demo", "ADDRESS": "192.0.2.2", "WAIT": "5"}
 

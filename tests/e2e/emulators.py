@@ -43,7 +43,7 @@ def plain_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     archive = tmp_path_factory.mktemp("image") / "root.tar"
     try:
         with archive.open("wb") as out:
-            out.writelines(source.export())
+            out.writelines(source.export())  # type: ignore[arg-type]
     finally:
         source.remove()
     client.api.import_image_from_file(str(archive), *IMAGE.split(":"))
@@ -186,4 +186,5 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
 def left(folder: Path) -> list[str]:
     client, filters = engine.client(), {"label": f"{LABEL}={Home(folder).id}"}
     containers = client.containers.list(all=True, filters=filters)  # type: ignore[arg-type]
-    return [str(one.name) for one in [*containers, *client.networks.list(filters=filters)]]
+    networks = client.networks.list(filters=filters)
+    return [str(one.name) for one in containers] + [str(one.name) for one in networks]

@@ -27,7 +27,7 @@ from hvdctl import pipeline, plugin
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, PhaseError, UsageError
 from hvdctl.progress import Silent
-from hvdctl.sites import aws
+from hvdctl.sites import aws, awserrors
 from hvdctl.spec import Spec, parse
 from hvdctl.terraform import Outcome, Terraform
 
@@ -168,7 +168,7 @@ class Life:
     again: Outcome
     lost: dict[str, str]
     three: list[Node]
-    tags_then: set[str]
+    tags_then: set[str | None]
     stranger: list[HvdctlError]
     typo: list[HvdctlError]
     denied: list[HvdctlError]
@@ -411,7 +411,7 @@ def test_credentials_of_another_account_are_refused(life: Life) -> None:
         assert isinstance(refused, UsageError)
         assert "'life' stands in the AWS account 123456789012; the credentials are of 111111111111" in refused.message
     assert "AWS account ID not allowed: 111111111111" in destroy.message
-    assert "another AWS account" in aws.explain(destroy.message)
+    assert "another AWS account" in awserrors.explain(destroy.message)
 
 
 def test_bad_credentials_are_told(life: Life) -> None:
@@ -419,7 +419,7 @@ def test_bad_credentials_are_told(life: Life) -> None:
     for refused in (preflight, leftovers):
         assert "AWS refused GetCallerIdentity" in refused.message
         assert "AWS does not take these credentials" in refused.hint
-    assert "AWS does not take these credentials" in aws.explain(plan.message), plan.message
+    assert "AWS does not take these credentials" in awserrors.explain(plan.message), plan.message
 
 
 def test_an_unknown_type_is_told_before_anything_is_made(life: Life) -> None:

@@ -282,7 +282,7 @@ def test_a_pass_phrase_is_written_nowhere(hvdctl: Jobs, tmp_path: Path) -> None:
     asked = pexpect.spawn(
         hvdctl.argv("plan")[0],
         [*hvdctl.argv("plan")[1:], *words],
-        env=hvdctl.env,  # type: ignore[arg-type]
+        env=hvdctl.env,
         cwd=str(SCRIPTS),
         encoding="utf-8",
         timeout=60,

@@ -72,6 +72,7 @@ def test_the_share_is_a_folder_of_the_users_and_nothing_runs_as_root(
     assert (storage / "hvdctl" / "demo").stat().st_uid == HVD
     assert (storage / "theirs").stat().st_uid == 0, "what others have stays theirs"
     output = made.exec_run(["sh", "-c", "touch /shared/x; ps -eo user:20,args"], user=f"{HVD}:{GROUP}").output
+    assert isinstance(output, bytes)
     processes = [line.split() for line in output.decode().splitlines()]
     assert {words[0] for words in processes if "sshd" in " ".join(words)} == {"hvd"}
     assert (storage / "hvdctl" / "demo" / "x").exists()

@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hvdctl import ssh, tunnel
@@ -81,7 +81,7 @@ def _run_all(page: Page) -> list[str]:
 
 def _new_notebook(page: Page, lab: Lab, name: str, *lines: str) -> None:
     """A notebook of one cell, opened."""
-    cell = {
+    cell: dict[str, Any] = {
         "cell_type": "code",
         "id": "a",
         "metadata": {},

@@ -55,10 +55,10 @@ def test_the_token_is_in_no_log_no_process_and_no_file_that_others_can_read(lab:
     assert token not in listed
     assert not lab.hvdctl.processes(token)
     for node in ("node0", "node1"):
-        said = subprocess.run(
+        logs = subprocess.run(
             ["docker", "logs", f"hvdctl-{lab.hvdctl.name}-{node}"], capture_output=True, text=True, check=True
         )
-        assert token not in said.stdout + said.stderr
+        assert token not in logs.stdout + logs.stderr
     # The word is in a file, so that the search itself does not hold it.
     search = (
         "grep -rlIs -f $HOME/.hvdctl/jupyter.token /home /tmp /shared /etc /run /var/log "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,7 @@ def _engine_has(hvdctl: Hvdctl, kind: str) -> bool:
     return any(thing.startswith(kind) for thing in hvdctl.left())
 
 
-MOMENTS = {
+MOMENTS: dict[str, Callable[[Hvdctl], bool]] = {
     "spec stored": lambda h: (h.folder / "spec.json").exists(),
     "network made": lambda h: _engine_has(h, "network"),
     "first node": lambda h: _engine_has(h, "container"),
@@ -207,6 +208,7 @@ def test_what_another_made_is_left_alone(hvdctl: Hvdctl) -> None:
 
     image = images.reference("pytorch")
     stranger = client.containers.create(image, name=local.name_of(hvdctl.name, "node0"))
+    assert stranger.id
     try:
         failed = hvdctl("up", "--nodes", "1", code=1)
         assert "did not make" in failed.err

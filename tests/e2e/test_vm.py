@@ -14,6 +14,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from hvdctl import qemu, vmimage
 from hvdctl.cluster import Cluster
 from hvdctl.progress import Silent
 
-from .conftest import asked, wait_for
+from .conftest import Result, asked, wait_for
 from .machines import Lab, Machines, manifest
 
 TOOLS = (qemu.BINARY, "qemu-img", "vde_switch")
@@ -56,7 +58,7 @@ def test_ssh_answers_not_long_after_the_guests_own_boot(pair: Machines) -> None:
     waited = pair.report["seconds"]["waiting for the machines"] + pair.report["seconds"]["provisioning"]
     own = []
     for machine in ("node0.machine", "node1.machine"):
-        said = wait_for(lambda machine=machine: finished(pair, machine))
+        said = wait_for(partial(finished, pair, machine))
         own.append(boot_seconds(said))
     print(f"boot to SSH of both: {waited:.1f} s; the guests' own boot: {own[0]:.1f} and {own[1]:.1f} s")
     assert waited <= 1.3 * max(own)
@@ -288,13 +290,20 @@ def test_what_is_wrong_with_a_machine_is_named_and_nothing_is_changed(
         ({"hosts": [hosts[0], {**hosts[1], "private_address": "10.87.9.9"}]}, "has no interface with 10.87.9.9"),
         ({"hosts": [hosts[0]]}, "nodes: 2 asked, but options.hosts has 1"),
     ]
-    for change, told in cases:
+
+    def refused(number: int, change: dict[str, Any]) -> Result:
         spec = {"provider": "static", "nodes": 2, "options": {"hosts": hosts, "key": facts["key"], **change}}
-        (lab.cwd / "bad.yml").write_text(yaml.safe_dump(spec))
-        refused = lab("up", "--file", "bad.yml", code=None)
-        assert refused.code in (1, 2), refused.out + refused.err
-        assert told in refused.err, refused.err
-        assert "→" in refused.err or "hint" in refused.err
+        file = lab.cwd / f"bad{number}.yml"
+        file.write_text(yaml.safe_dump(spec))
+        return Lab(lab.cwd / f"bad{number}", cwd=lab.cwd)("up", "--file", file.name, code=None)
+
+    # At the same time and each in a home of its own: most of a refusal is waiting for an emulated machine.
+    with ThreadPoolExecutor(len(cases)) as pool:
+        results = list(pool.map(refused, range(len(cases)), [change for change, _ in cases]))
+    for (_, told), result in zip(cases, results, strict=True):
+        assert result.code in (1, 2), result.out + result.err
+        assert told in result.err, result.err
+        assert "→" in result.err or "hint" in result.err
     assert "no such" in pair.on("node0.machine", "ls /etc/hvdctl/*", code=None).lower()
 
 

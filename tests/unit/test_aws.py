@@ -189,7 +189,7 @@ def test_an_account_number_may_come_as_a_number() -> None:
     ],
 )
 def test_errors_are_explained(message: str, hint: str) -> None:
-    told = aws.explain(message)
+    told = awserrors.explain(message)
     assert hint in told if hint else told == ""
 
 
@@ -344,7 +344,7 @@ def test_what_aws_refuses_to_remove_is_told_once_and_the_rest_goes(
     account.create_network_interface(SubnetId=subnet, Groups=[group])
     told: list[str] = []
     step = Silent()
-    step.note = told.append  # type: ignore[method-assign]
+    step.note = told.append  # type: ignore[method-assign, assignment]
     aws.sweep("demo", keep_data=False, step=step)
     assert "instance" not in kinds("demo")
     assert set(aws.leftovers("demo")) == {" ".join(line.split(":")[0].split()) for line in told}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
-from hvdctl import checks
+from hvdctl import checks, jobs, links
 from hvdctl.cluster import Cluster
 from hvdctl.spec import Spec
 from support import IMAGE, Hvdctl, answer, stand
@@ -36,7 +37,7 @@ def test_a_missing_tool_fails_with_how_to_get_it(tmp_path: Path, monkeypatch: py
 
 
 def test_more_ranks_than_cores_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
     assert states(Spec(nodes=2, slots=2))["cores"] == "ok"
     assert states(Spec(nodes=5))["cores"] == "warn"
 
@@ -69,7 +70,7 @@ def whole(cluster: Cluster, engine: FakeEngine, fake_nodes: Path) -> Path:
 
 def test_every_node_is_checked(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The fake nodes have no /shared: a folder takes its place.
-    monkeypatch.setattr(checks.jobs, "SHARE", whole)
+    monkeypatch.setattr(jobs, "SHARE", whole)
     found = {check.name: check for check in checks.run(Spec(name="demo", image=IMAGE))}
     for name in ("cluster", "ssh to nodes", "horovod build", "share", "link node1"):
         assert found[name].state == "ok", found[name]
@@ -100,14 +101,14 @@ def test_jupyter_is_asked_on_the_head(whole: Path, change: dict[str, Any], state
 
 
 def test_a_share_that_can_not_be_written_fails(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.jobs, "SHARE", whole / "missing")
+    monkeypatch.setattr(jobs, "SHARE", whole / "missing")
     found = {check.name: check for check in checks.run(Spec(name="demo", image=IMAGE))}
     assert found["share"].state == "fail"
     assert f"node0 can't write to {whole / 'missing'}" in found["share"].detail
 
 
 def test_a_silent_node_is_named(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.links, "_SERVER_WAIT", 0)
+    monkeypatch.setattr(links, "_SERVER_WAIT", 0)
     (whole / "down").write_text("node1\n")
     found = {check.name: check for check in checks.run(Spec(name="demo", image=IMAGE))}
     assert found["ssh to nodes"].state == "fail"
@@ -115,7 +116,7 @@ def test_a_silent_node_is_named(whole: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_bad_build_is_named(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.jobs, "SHARE", whole)
+    monkeypatch.setattr(jobs, "SHARE", whole)
     (whole / "doctor.node1.json").write_text('{"ok": false, "problems": ["no Gloo"]}')
     found = {check.name: check for check in checks.run(Spec(name="demo", image=IMAGE))}
     assert found["horovod build"].state == "fail"
@@ -138,6 +139,11 @@ def test_the_command_gives_json_and_an_exit_code(hvdctl: Hvdctl) -> None:
 
 def test_the_command_takes_options_of_the_provider(hvdctl: Hvdctl, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Spec] = []
-    monkeypatch.setattr(checks, "run", lambda spec: asked.append(spec) or [])
+
+    def run(spec: Spec) -> list[checks.Check]:
+        asked.append(spec)
+        return []
+
+    monkeypatch.setattr(checks, "run", run)
     assert hvdctl("check", "--provider", "aws", "--option", "admit=203.0.113.7").code == 0
     assert [(spec.provider, spec.options) for spec in asked] == [("aws", {"admit": "203.0.113.7"})]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ LONG = "x" * 200
 
 
 @pytest.fixture
-def nothing_made(tmp_path: Path) -> None:
+def nothing_made(tmp_path: Path) -> Iterator[None]:
     yield
     assert not (tmp_path / "clusters").exists()
 

@@ -209,7 +209,8 @@ def test_a_digest_changes_with_names_and_contents_only(tmp_path: Path) -> None:
 
 
 def test_a_node_is_read_from_what_terraform_gives() -> None:
-    data = {"id": "1", "name": "n", "role": "head", "kind": "container", "address": "a", "private_address": "b"}
+    data: dict[str, Any] = {"id": "1", "name": "n", "role": "head", "kind": "container"}
+    data |= {"address": "a", "private_address": "b"}
     data |= {"ssh_user": "u", "ssh_port": 22, "ssh_proxy": None, "slots": 1, "gpus": 0, "more": True}
     assert Node.read(data).ssh_port == 22
 

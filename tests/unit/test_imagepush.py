@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hvdctl import engine, imagepush, process, relay, ssh
+from hvdctl import engine, imagepush, relay, ssh
 from hvdctl.errors import HvdctlError
 from support import runs, wait_for
 
@@ -371,7 +372,7 @@ imagepush._Chain(Path("config"), ["a", "b"], {"a": "127.0.0.1", "b": "127.0.0.1"
 """
 
 
-@pytest.mark.skipif(not process.shutil.which("setpriv"), reason="setpriv ties children to their parent")
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv ties children to their parent")
 def test_a_push_that_is_terminated_leaves_no_login(line: Line) -> None:
     logins = [line.root / line.machine(name, fails="asleep") / "pids" for name in ("a", "b")]
     pushing = subprocess.Popen([sys.executable, "-c", PUSHES])

@@ -37,8 +37,8 @@ def test_a_home_with_a_space_is_read_by_ssh(tmp_path: Path, monkeypatch: pytest.
 
 def test_every_host_key_is_known_under_its_alias(cluster: Cluster) -> None:
     for node in ("node0", "node1"):
-        argv = [process.tool("ssh-keygen"), "-F", inventory.alias("demo", node), "-f", cluster.known_hosts]
-        found = process.capture(argv).stdout
+        alias = inventory.alias("demo", node)
+        found = process.capture([process.tool("ssh-keygen"), "-F", alias, "-f", str(cluster.known_hosts)]).stdout
         assert cluster.host_key(node).public in found
 
 

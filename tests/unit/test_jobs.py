@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_a_copy_that_fails_says_why(cluster: Cluster, fake_nodes: Path, tmp_path
 
 
 def follow(cluster: Cluster, interrupts: list[int] | None = None) -> tuple[Any, bytes, list[str]]:
-    out, said = bytearray(), []
+    out, said = bytearray(), list[str]()
     left = list(interrupts or [])
     count = lambda: left.pop(0) if len(left) > 1 else (left or [0])[0]  # noqa: E731
     record = jobs.follow(cluster, 3, out.extend, interrupts=count, say=said.append)
@@ -114,7 +115,7 @@ def test_output_is_handed_over_to_the_last_byte(cluster: Cluster, fake_nodes: Pa
 def test_a_lost_connection_is_made_again_without_a_gap_or_a_repeat(
     cluster: Cluster, fake_nodes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     (fake_nodes / "follow.log").write_bytes(bytes(range(256)) * 10)
     (fake_nodes / "follow.cut").write_text("1001")
     answer(fake_nodes, "show", RECORD)
@@ -127,7 +128,7 @@ def test_a_lost_connection_is_made_again_without_a_gap_or_a_repeat(
 def test_a_head_that_stays_away_is_told_and_the_run_goes_on(
     cluster: Cluster, fake_nodes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     (fake_nodes / "down").write_text("node0\n")
     with pytest.raises(HvdctlError, match=r"the output of run 3 can't be read from node0: .*refused") as failed:
         follow(cluster)

@@ -74,7 +74,7 @@ def test_what_the_engine_refuses_is_told_in_its_words(half_made: FakeEngine) -> 
     half_made.refuses["DELETE /networks"] = "network hvdctl-demo-net has active endpoints"
     told: list[str] = []
     step = Silent()
-    step.note = told.append  # type: ignore[method-assign]
+    step.note = told.append  # type: ignore[method-assign, assignment]
     local.sweep("demo", keep_data=False, step=step)
     assert told[:1] == ["network hvdctl-demo-net: the Docker engine says: network hvdctl-demo-net has active endpoints"]
     assert local.leftovers("demo") == ["network hvdctl-demo-net"], "the others went"

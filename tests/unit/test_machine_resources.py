@@ -37,7 +37,7 @@ def test_a_machine_lives_and_dies(here: Machine, planned: dict[str, Any]) -> Non
 
 
 def disk(planned: dict[str, Any]) -> Path:
-    return qemu.home(planned["cluster"]) / planned["name"] / "disk.qcow2"
+    return qemu.home(planned["cluster"]) / str(planned["name"]) / "disk.qcow2"
 
 
 def instance(planned: dict[str, Any]) -> str:

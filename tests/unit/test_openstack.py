@@ -30,7 +30,12 @@ from openstack.network.v2.subnet import Subnet
 
 pytestmark = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
 
-CHOSEN = {"admit": "203.0.113.7", "flavor": "m1.large", "image": "debian-12", "external_network": "public"}
+CHOSEN: dict[str, Any] = {
+    "admit": "203.0.113.7",
+    "flavor": "m1.large",
+    "image": "debian-12",
+    "external_network": "public",
+}
 
 
 HELD = {
@@ -81,7 +86,7 @@ class Project:
     def has_service(self, name: str) -> bool:
         return name in self.services
 
-    def _list(self, kind: type) -> Callable[..., list[Any]]:
+    def _list(self, kind: type[Any]) -> Callable[..., list[Any]]:
         def listed(tags: str | None = None, device_id: str | None = None) -> list[Any]:
             found = [thing for thing in self.things if isinstance(thing, kind)]
             found = [thing for thing in found if tags is None or tags in thing.tags]
@@ -111,7 +116,7 @@ class Project:
     def make(self, cluster: str, nodes: int = 2) -> None:
         """What `up` makes of a cluster."""
         tags, base = [f"hvdctl.cluster={cluster}", "team=blue"], f"hvdctl-{cluster}"
-        ours = {"name": base, "tags": tags}
+        ours: dict[str, Any] = {"name": base, "tags": tags}
         self.things += [
             Network(id=f"{base}-net", **ours),
             Subnet(id=f"{base}-sub", **ours),
@@ -254,7 +259,7 @@ def test_what_openstack_refuses_to_remove_is_told_and_the_rest_goes(
     project.things.append(Port(id="x", name="hvdctl-demo-foreign", tags=[]))
     told: list[str] = []
     step = Silent()
-    step.note = told.append  # type: ignore[method-assign]
+    step.note = told.append  # type: ignore[method-assign, assignment]
     site.sweep("demo", keep_data=False, step=step)
     assert told[0] == "router hvdctl-demo: hvdctl-demo is in use by hvdctl-demo-foreign"
     assert sorted(site.leftovers("demo")) == sorted(line.split(":")[0] for line in told)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,7 +48,7 @@ def test_the_child_is_ended_where_its_listener_fails() -> None:
     wait_for(lambda: not runs(seen[0]))
 
 
-@pytest.mark.skipif(not process.shutil.which("setpriv"), reason="setpriv ties children to their parent")
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv ties children to their parent")
 def test_children_end_with_a_killed_hvdctl(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     script = f"from hvdctl import process; process.lines(['sh', '-c', 'echo $$ > {pid_file}; exec sleep 600'], print)"
@@ -85,7 +86,7 @@ process.gather([["sh", "-c", f"echo $$ >>{sys.argv[1]}; exec sleep 29"]] * 3, ti
 """
 
 
-@pytest.mark.skipif(not process.shutil.which("setpriv"), reason="setpriv ties children to their parent")
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv ties children to their parent")
 def test_ctrl_c_leaves_a_gather_at_once_and_its_commands_end(tmp_path: Path) -> None:
     asked = tmp_path / "asked"
     asking = subprocess.Popen([sys.executable, "-c", GATHERS, str(asked)], stderr=subprocess.PIPE, text=True)

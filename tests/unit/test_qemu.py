@@ -52,14 +52,6 @@ def test_a_guest_is_reached_on_the_loopback_and_by_its_own_switch_only() -> None
     assert re.search(r"\bpanic=[1-9]", after(words, "-append")[0]), "a kernel that fell over starts again by itself"
 
 
-def test_only_an_emulated_guest_runs_without_mitigations() -> None:
-    emulated, accelerated = (qemu.argv(guest(Path("/c")), kind) for kind in ("tcg", "kvm"))
-    assert "mitigations=off" in after(emulated, "-append")[0].split()
-    assert after(emulated, "-cpu") == ["max,erms=off,la57=off"]
-    assert "mitigations" not in after(accelerated, "-append")[0]
-    assert after(accelerated, "-cpu") == ["host"]
-
-
 def test_without_internet_the_guest_reaches_nobody() -> None:
     outside = after(qemu.argv(guest(Path("/c"), internet=False), "kvm"), "-netdev")[0]
     assert outside.endswith(",restrict=on")

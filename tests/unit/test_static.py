@@ -196,7 +196,7 @@ def test_hashed_names_ports_and_patterns_are_known(
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", known], check=True, capture_output=True)
     assert ".lab" not in known.read_text()
     known.write_text(known.read_text() + f"*.lab,!h1.lab,!h0.lab {host_key('c')}\n")
-    empty = {"host_key": []}
+    empty: dict[str, Any] = {"host_key": []}
     found = static.access(spec(3, changes={0: empty, 1: empty | {"port": 2222}, 2: empty})).host_keys
     assert found == {name: (host_key(key),) for name, key in (("node0", "a"), ("node1", "b"), ("node2", "c"))}
 
@@ -215,7 +215,7 @@ def test_ed25519_goes_first_and_revoked_keys_and_authorities_do_not_count(
 
 
 def test_an_unknown_host_key_is_never_trusted(home: Path, spec: Callable[..., Spec], answers: Path) -> None:
-    empty = {"host_key": []}
+    empty: dict[str, Any] = {"host_key": []}
     for ask in (static.access, static.preflight, static.settings):
         with pytest.raises(
             UsageError, match=r"no host key is known of h0\.lab, \[h1\.lab\]:2222, and hvdctl"

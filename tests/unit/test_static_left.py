@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hvdctl.cluster import Cluster, Node, write
@@ -18,7 +19,7 @@ def stand(ids: str = "static/h:22/0", count: int = 2, provider: str = "static") 
     cluster = Cluster("demo")
     given = {"hosts": [{"address": f"h{i}"} for i in range(count)]} if provider == "static" else {}
     cluster.store_spec(parse({"name": "demo", "provider": provider, "nodes": count, "options": given}, "x"))
-    made = [
+    made: list[dict[str, Any]] = [
         {"id": ids, "name": f"node{i}", "role": "worker" if i else "head", "kind": "machine", "address": f"h{i}"}
         | {"private_address": f"10.0.0.{i}", "ssh_user": "me", "ssh_port": 22, "ssh_proxy": None, "slots": 1, "gpus": 0}
         for i in range(count)

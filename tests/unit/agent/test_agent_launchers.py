@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 import pytest
 from hvdctl.agent.launchers import Place, Request, commands
@@ -19,8 +20,9 @@ MCA = (
 ETH0 = " -mca btl_tcp_if_include eth0 -mca oob_tcp_if_include eth0"
 
 
-def lines(place: Place = PLACE, **fields: object) -> list[str]:
-    request = Request(**({"id": 7, "np": 4, "launcher": "horovod", "hosts": TWO, "interface": "eth0"} | fields))
+def lines(place: Place = PLACE, **fields: Any) -> list[str]:
+    given: dict[str, Any] = {"id": 7, "np": 4, "launcher": "horovod", "hosts": TWO, "interface": "eth0"}
+    request = Request(**given | fields)
     return [shlex.join(command.argv) for command in commands(request, place)]
 
 
@@ -33,7 +35,7 @@ def lines(place: Place = PLACE, **fields: object) -> list[str]:
         ({"np": 1, "hosts": (("node3", 1),)}, "-np 1 -H node3:1 --network-interfaces eth0"),
     ],
 )
-def test_horovod(fields: dict[str, object], expected: str) -> None:
+def test_horovod(fields: dict[str, Any], expected: str) -> None:
     assert lines(**fields) == [f"python3 /agent/horovodrun.py --gloo {expected} --start-timeout 120 {RANK}"]
 
 
@@ -45,7 +47,7 @@ def test_horovod(fields: dict[str, object], expected: str) -> None:
         ({"np": 3, "hosts": (("node0", 3),)}, "-np 3 -H node0:3", MCA.format(hosts=1)),
     ],
 )
-def test_mpi(fields: dict[str, object], layout: str, mca: str) -> None:
+def test_mpi(fields: dict[str, Any], layout: str, mca: str) -> None:
     assert lines(launcher="mpi", **fields) == [f"mpirun {layout} --map-by slot --bind-to none {mca} -x PATH {RANK}"]
 
 

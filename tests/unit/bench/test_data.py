@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,6 @@ WORKER = Path(hvdctl.bench.__file__).parent / "worker"
 sys.path.append(str(WORKER))
 
 import data  # noqa: E402
-import layouts  # noqa: E402
 
 
 def image(file: Path, colour: tuple[int, int, int] = (10, 200, 30), size: tuple[int, int] = (40, 30)) -> Path:
@@ -150,7 +150,7 @@ def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Monke
     def refuse(path: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(layouts.os, "scandir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(data.DataError, match=f"{tmp_path} can't be read: Permission denied"):
         data.find(tmp_path)
 
@@ -320,7 +320,7 @@ def test_staging_needs_the_folder_and_the_room(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(data.DataError, match="there is no folder"):
         data.stage(tmp_path / "nowhere", tmp_path / "disk")
     source = classes(tmp_path / "share", "daisy")
-    monkeypatch.setattr(data.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10}))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 10}))
     with pytest.raises(data.DataError, match=r"has room for 0.0 GB"):
         data.stage(source, tmp_path / "disk")
     assert not list((tmp_path / "disk").glob("*/*"))
@@ -332,7 +332,7 @@ def test_a_file_that_cannot_be_copied_is_named(tmp_path: Path, monkeypatch: pyte
     def fail(_: Path, target: Path) -> None:
         raise OSError(28, "No space left on device", str(target))
 
-    monkeypatch.setattr(data.shutil, "copyfile", fail)
+    monkeypatch.setattr(shutil, "copyfile", fail)
     with pytest.raises(data.DataError, match=r"No space left on device \(.*daisy/00\d.jpg\)"):
         data.stage(source, tmp_path / "disk")
 

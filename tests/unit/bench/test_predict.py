@@ -25,6 +25,7 @@ def test_the_example_of_the_design() -> None:
     found = predict(VGG, DEFAULTS)
     assert found.ranks == 512 and found.limit == "link" and found.device == "emulated:p100"
     assert found.efficiency == pytest.approx(0.674, abs=0.005)
+    assert found.efficiency and found.efficiency_low and found.efficiency_high
     assert found.efficiency_low < 0.68 < found.efficiency_high, "what was published lies within"
     assert found.images_per_s == pytest.approx(found.efficiency * 512 * 154)
 
@@ -46,6 +47,7 @@ def test_intervals_are_never_narrower_than_five_percent_and_grow_beyond_what_was
 
 def test_more_than_ideal_is_not_promised() -> None:
     found = predict(Request("resnet50", 64, 2, net=100 * G), replace(DEFAULTS, eps=0.0))
+    assert found.efficiency and found.efficiency_high
     assert found.efficiency <= found.efficiency_high <= 1
 
 
@@ -54,6 +56,7 @@ def test_strong_scaling_is_measured_against_the_whole_batch_on_one_rank() -> Non
         predict(Request("resnet50", 32, 4, net=10 * G, scaling=kind), DEFAULTS) for kind in ("weak", "strong")
     )
     assert weak.images_per_s == strong.images_per_s
+    assert strong.efficiency and weak.efficiency
     assert strong.efficiency < weak.efficiency, "128 images at once are faster on one GPU than 32"
 
 
@@ -72,9 +75,11 @@ def test_the_latency_of_one_crowded_machine_is_not_that_of_a_cluster() -> None:
     assert slow.shared and slow.alpha == pytest.approx(0.001, rel=0.05)
     asked = Request("resnet50", 64, 128, 4, 25 * G)
     found = predict(asked, slow)
-    assert found.efficiency > 0.8, "with 1022 steps of a millisecond in each allreduce it would be nothing"
+    assert found.efficiency and found.efficiency > 0.8, (
+        "with 1022 steps of a millisecond in each allreduce it would be nothing"
+    )
     own = predict(asked, replace(slow, shared=False))
-    assert own.limit == "latency" and own.efficiency < 0.3
+    assert own.limit == "latency" and own.efficiency and own.efficiency < 0.3
 
 
 def test_a_series_has_a_record_for_each_point_and_tells_which_were_fitted_to() -> None:
@@ -102,6 +107,7 @@ def test_validation_leaves_out_what_was_fitted_to_and_tells_the_errors() -> None
     found = validation(records)
     assert len(found.fitted_to) == 3 and len(found.errors) == 48 - 3
     assert not {one.key for one in found.errors} & set(found.fitted_to)
+    assert found.median is not None and found.maximum is not None
     assert found.median < 0.01 and found.maximum < 0.05
     wrong = [
         {**one, "images_per_s": one["images_per_s"] * 2} if one.get("key") == "vgg16 b64 4x1 1g" else one

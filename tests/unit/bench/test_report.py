@@ -236,7 +236,12 @@ def test_a_browser_is_only_opened_where_there_is_a_display(
 ) -> None:
     folder = sample.write(tmp_path / "out", [sample.bench()])
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda url: bool(opened.append(url)) or True)
+
+    def open_page(url: str) -> bool:
+        opened.append(url)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", open_page)
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)

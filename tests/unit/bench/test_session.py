@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,12 +80,12 @@ def test_threads_are_those_of_the_cores_where_none_are_asked(cluster: Cluster, h
 
 def test_progress_is_handed_on_and_the_answer_returned(cluster: Cluster, head: Head) -> None:
     head.answers(
-        2, {"event": "progress", "steps": 3}, {"event": "progress", "steps": 6}, {"event": "result", "found": 1}
+        2, {"event": "progress", "steps": 3}, {"event": "progress", "steps": 6}, {"event": "result", "found": {"n": 1}}
     )
     head.answers(3, {"event": "result", "found": {"rows": []}})
     ranks = Session(cluster, Layout(1, 1), "horovod-gloo", NO_ONE)
     heard: list[int] = []
-    assert ranks.ask({"op": "train"}, lambda told: heard.append(told["steps"])) == 1
+    assert ranks.ask({"op": "train"}, lambda told: heard.append(told["steps"])) == {"n": 1}
     assert heard == [3, 6]
     assert ranks.ask({"op": "allreduce"}) == {"rows": []}
     assert [(one["op"], one["seq"]) for one in head.asked()] == [("hello", 1), ("train", 2), ("allreduce", 3)]
@@ -111,12 +112,12 @@ def test_ranks_that_do_not_leave_are_ended(cluster: Cluster, head: Head, monkeyp
 
 def test_an_error_of_a_rank_fails_the_point_and_the_ranks_stay(cluster: Cluster, head: Head) -> None:
     head.answers(2, {"event": "error", "reason": "rank 1: no images in /shared/x"})
-    head.answers(3, {"event": "result", "found": 5})
+    head.answers(3, {"event": "result", "found": {"n": 5}})
     ranks = Session(cluster, Layout(1, 1), "horovod-gloo", NO_ONE)
     with pytest.raises(PointFailed, match="rank 1: no images in /shared/x"):
         ranks.ask({"op": "train"})
     assert ranks.ready
-    assert ranks.ask({"op": "train"}) == 5
+    assert ranks.ask({"op": "train"}) == {"n": 5}
 
 
 @pytest.mark.parametrize(
@@ -209,10 +210,10 @@ def test_ranks_that_nobody_asked_for_minutes_count_as_gone(
     cluster: Cluster, head: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranks = Session(cluster, Layout(1, 1), "horovod-gloo", NO_ONE)
-    now = session.time.monotonic()
-    monkeypatch.setattr(session.time, "monotonic", lambda: now + 200)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 200)
     assert ranks.ready
-    monkeypatch.setattr(session.time, "monotonic", lambda: now + 290)
+    monkeypatch.setattr(time, "monotonic", lambda: now + 290)
     assert not ranks.ready
 
 

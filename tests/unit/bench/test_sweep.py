@@ -10,7 +10,7 @@ import pytest
 from bench_ranks import P100, REAL, G, Heard, Site, newest, points, run
 from fake_engine import FakeEngine
 from hvdctl import links, pipeline
-from hvdctl.bench import ranks, results, sweep
+from hvdctl.bench import plan, ranks, results, sweep
 from hvdctl.bench.plan import Layout
 from hvdctl.bench.session import COMMAND, NOTEBOOK, PointFailed
 from hvdctl.cluster import Cluster
@@ -182,7 +182,7 @@ def test_how_much_slower_time_must_run(
 
 
 def test_a_late_device_is_told(cluster: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep.plan, "compute_seconds", lambda point: 0.1)
+    monkeypatch.setattr(plan, "compute_seconds", lambda point: 0.1)
     honest = ranks._record
 
     def slow(point: Any, found: Any, factor: float, compute: Any) -> Any:

@@ -135,5 +135,5 @@ def test_an_image_that_is_not_there_is_pulled_with_its_login(stub: Stub, tmp_pat
 def test_the_streams_of_a_program_come_apart() -> None:
     frames = b"\1\0\0\0\0\0\0\5hello" + b"\1\0\0\0\0\0\0\0" + b"\2\0\0\0\0\0\0\3err" + b"\1\0\0\0"
     running = Exec(None, "c", ["x"], None)  # type: ignore[arg-type]
-    running._reader = io.BufferedReader(io.BytesIO(frames))  # type: ignore[arg-type]
+    running._reader = io.BufferedReader(io.BytesIO(frames))
     assert [running.read(), running.read(), running.read()] == [(False, b"hello"), (True, b"err"), None]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hvdctl.gpulab.emulator.schedule import Ask, Decision, Held, schedule
@@ -61,7 +62,7 @@ def test_jobs_come_in_their_order() -> None:
         ({"not_before": NOW + HOUR}, "it starts not before 2030-01-01 01:00:00+00:00 (notBefore)"),
     ],
 )
-def test_what_keeps_a_job_waiting_is_said(wanted: dict[str, object], reason: str) -> None:
+def test_what_keeps_a_job_waiting_is_said(wanted: dict[str, Any], reason: str) -> None:
     found = decide(ask(**wanted), workers=SMALL)
     assert found.place is None
     assert found.reasons == (reason,)

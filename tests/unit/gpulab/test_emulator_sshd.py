@@ -126,7 +126,11 @@ def test_a_job_that_does_not_run_has_no_shell(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["login", "mine"])
 def test_the_bastion_leads_to_jobs_and_has_no_shell(tmp_path: Path, key: str) -> None:
     async def work(bench: Bench, bastion: Bastion, job: Job, connect: Callable[..., Any]) -> None:
-        behind = await asyncio.start_server(lambda _, writer: (writer.write(b"behind"), writer.close()), "127.0.0.1")
+        def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"behind")
+            writer.close()
+
+        behind = await asyncio.start_server(greet, "127.0.0.1")
         port = behind.sockets[0].getsockname()[1]
         async with connect("tester", key) as client:
             with pytest.raises(asyncssh.ChannelOpenError, match="no port mapping"):

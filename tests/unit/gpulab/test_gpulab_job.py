@@ -13,7 +13,7 @@ from imecilabt.gpulab.schemas.job2 import NewJobV4
 from played import KEY, wanted
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "gpulab"
-FULL = {
+FULL: dict[str, Any] = {
     "slots": 4,
     "cpus": 3.5,
     "memory": 5 * 2**30 + 1,
@@ -146,6 +146,7 @@ def test_unknown_fields_are_left_aside_and_nonsense_is_refused() -> None:
     proxy = {"sshProxyHost": "b", "sshProxyUsername": "me", "sshProxyPort": None, "aura": "blue"}
     job = Job.read({"uuid": "u", "x": 1, "state": {"status": "RUNNING", "y": [], "resources": resources | proxy}})
     assert (job.host, job.ports, job.proxy) == ("h", {2222: 31000}, "me@b:22")
-    for nonsense in (None, [], {}, {"uuid": "u"}, {"uuid": "u", "state": None}):
+    wrong: list[Any] = [None, [], {}, {"uuid": "u"}, {"uuid": "u", "state": None}]
+    for nonsense in wrong:
         with pytest.raises(ValueError, match="not a job"):
             Job.read(nonsense)

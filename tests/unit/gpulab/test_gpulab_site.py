@@ -16,7 +16,7 @@ from hvdctl.gpulab import login
 from hvdctl.gpulab.emulator import containers, pki
 from hvdctl.gpulab.emulator.workers import Worker
 from hvdctl.gpulab.job import NOT_WAITED
-from hvdctl.gpulab.options import seconds
+from hvdctl.gpulab.options import Options, seconds
 from hvdctl.gpulab.service import Account, Service
 from hvdctl.progress import Silent
 from hvdctl.sites import gpulab as site
@@ -156,7 +156,7 @@ def test_the_share_is_a_folder_of_the_projects_storage(
 
 def test_terraform_gets_every_option_and_seconds(spec: Make) -> None:
     found = site.settings(spec({"wait": "2 minutes"}))
-    assert set(found) == set(site.Options.model_fields)
+    assert set(found) == set(Options.model_fields)
     assert found["wait"] == 120
 
 

@@ -4,13 +4,14 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 assert os.environ["HVD_BENCH_LAUNCHER"] == "horovod-gloo"
 folder = Path(os.environ["HVD_RUNS"]) / os.environ["HVDCTL_RUN"]
 ranks = json.loads((folder / "run.json").read_text())["np"]
 
 
-def answer(asked: dict) -> dict:
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
     if asked["op"] == "hello":
         versions = {"torch": "2", "python": "3.11", "horovod": "0.28.1", "mpi": None}
         return {"versions": versions, "machine": {"cpu": "a CPU", "cores": 2}, "nodes": []}

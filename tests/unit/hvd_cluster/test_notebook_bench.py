@@ -10,7 +10,8 @@ from pathlib import Path
 
 import hvd_cluster as hc
 import pytest
-from hvd_cluster import sweeps, talk
+from hvd_cluster import calls, sweeps, talk
+from hvd_cluster.runs import Guard
 from hvdctl.bench import report, results, session
 from notebook_head import Head, wait_for
 
@@ -122,11 +123,11 @@ def test_it_needs_pytorch(head: Head) -> None:
         hc.bench()
 
 
-def another(command: str) -> talk.Guard:
+def another(command: str) -> Guard:
     """A run of this name that goes on until it is released."""
     request = {"command": ["sleep", "60"], "user_command": command, "np": 1}
     request |= {"launcher": "horovod", "hosts": [["localhost", 1]], "env": {}, "workdir": "/"}
-    return talk.Guard(request, talk.calls.private_folder())
+    return Guard(request, calls.private_folder())
 
 
 @pytest.mark.parametrize("command", [session.OURS, session.NOTEBOOK])

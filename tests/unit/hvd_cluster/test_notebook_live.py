@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import hvd_cluster as hc
+import numpy
 import pytest
 from notebook_head import Head
 
@@ -53,7 +54,7 @@ def test_a_panel_for_each_name_and_a_curve_for_each_rank() -> None:
     plot({"rank": 0, "seconds": 0.1, "step": 1, "rate": 7})
     loss, rate = plot.figure().axes
     assert [line.get_label() for line in loss.lines] == ["rank 0", "rank 1"]
-    assert list(loss.lines[0].get_ydata()) == [3, 2, 1]
+    assert list(numpy.asarray(loss.lines[0].get_ydata())) == [3, 2, 1]
     assert (loss.get_title("left"), loss.get_xlabel()) == ("loss", "step")
     assert rate.lines[0].get_marker() == "o", "a single point is seen"
     plot.close()
@@ -63,7 +64,7 @@ def test_without_steps_time_goes_along_the_axis() -> None:
     plot = hc.LivePlot("loss")
     plot({"rank": 0, "seconds": 2.5, "loss": 1})
     panel = plot.figure().axes[0]
-    assert (panel.get_xlabel(), list(panel.lines[0].get_xdata())) == ("seconds", [2.5])
+    assert (panel.get_xlabel(), list(numpy.asarray(panel.lines[0].get_xdata()))) == ("seconds", [2.5])
 
 
 def test_a_plot_of_nothing_is_refused() -> None:

@@ -20,6 +20,7 @@ def shell(head: Head, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterato
     made = InteractiveShell.instance()
     made.run_line_magic("load_ext", "hvd_cluster")
     yield made
+    assert made.history_manager
     made.history_manager.end_session()
     InteractiveShell.clear_instance()
 

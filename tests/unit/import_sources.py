@@ -9,7 +9,7 @@ import pytest
 from hvdctl import importers
 from hvdctl.errors import UsageError
 
-SAMPLES = Path(__file__).parents[3] / "inventory" / "samples"
+SAMPLES = Path(__file__).parents[2] / "inventory" / "samples"
 BASTION = "fffjproxy@bastion.test.iminds.be:22"
 GENI = "http://www.geni.net/resources/rspec/3"
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-AGENT = Path(__file__).parents[3] / "toolkit" / "hvdctl" / "agent"
-FAKES = Path(__file__).parents[1] / "agent" / "fakes"
+AGENT = Path(__file__).parents[2] / "toolkit" / "hvdctl" / "agent"
+FAKES = Path(__file__).parent / "agent" / "fakes"
 
 
 class Head:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-FAKES = Path(__file__).parent / "fakes"
-AGENT = Path(__file__).parents[3] / "toolkit" / "hvdctl" / "agent"
+FAKES = Path(__file__).parent / "agent" / "fakes"
+AGENT = Path(__file__).parents[2] / "toolkit" / "hvdctl" / "agent"
 DEADLINE_S = 30.0
 
 
