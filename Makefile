@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SRC    := toolkit tests scripts examples
-HERMETIC := tests/unit tests/contract --numprocesses=auto --dist=worksteal
+# The longest test is in tests/contract, so that folder is first. Tests often wait, so there are more workers than cores.
+HERMETIC := tests/contract tests/unit --numprocesses=$$(($$(nproc) + 1)) --dist=worksteal
 TIMES  := .ci-times
 TIMED   = @$(PYTHON) scripts/ci_times.py run $@ --
 PYTEST  = $(BIN)/pytest --junitxml=$(TIMES)/$@.xml

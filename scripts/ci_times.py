@@ -4,7 +4,7 @@
     scripts/ci_times.py run unit -- pytest tests/unit    run a lane and write down how long it took
     scripts/ci_times.py report                           the time of each lane and the ten slowest tests
     scripts/ci_times.py alone -- make lanes              run all lanes, then print the report; refused while another
-                                                         one runs in this folder
+                                                         one runs in this clone, waits for one in another clone
 
 pytest's own report of a lane is read from `.ci-times/LANE.xml`, if the lane wrote one (`--junitxml`).
 """
@@ -12,18 +12,23 @@ pytest's own report of a lane is read from `.ci-times/LANE.xml`, if the lane wro
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 FOLDER = Path(__file__).resolve().parents[1] / ".ci-times"
 LANES = "lanes.jsonl"
-LOCK = "lock"
+# Not in that folder, which `make clean` removes.
+LOCK = FOLDER.with_name(".test.lock")
 SLOWEST = 10
 
 
@@ -43,40 +48,94 @@ def main() -> int:
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.verb == "run":
         return measure(FOLDER, args.lane, command)
-    return hold(FOLDER, command)
+    return hold(FOLDER, command, LOCK, cache() / "test.lock")
 
 
 def measure(folder: Path, lane: str, command: list[str]) -> int:
     """Run the command, append its time to the others, and return its exit code."""
     folder.mkdir(exist_ok=True)
     began = time.monotonic()
-    code = subprocess.run(command, check=False).returncode
+    code = finish(command)
     record = {"lane": lane, "seconds": round(time.monotonic() - began, 1), "code": code}
     with (folder / LANES).open("a") as file:
         file.write(json.dumps(record) + "\n")
     return code
 
 
-def hold(folder: Path, command: list[str]) -> int:
-    """Run the command with the folder to itself; the lock ends with its process, however that ends."""
-    folder.mkdir(exist_ok=True)
-    with (folder / LOCK).open("a+") as lock:
+def hold(folder: Path, command: list[str], clone: Path, machine: Path) -> int:
+    """Run the command with both locks, then print the report; refused without the clone's, waits for the machine's."""
+    with locked(clone) as holder:
+        if holder:
+            print(f"error: the tests are already running in this folder (process {holder[0]})", file=sys.stderr)
+            return 3
+        # Two clones would share the engine, its images and the cores.
+        with turn(machine):
+            folder.mkdir(exist_ok=True)
+            for old in (*folder.glob("*.xml"), folder / LANES):
+                old.unlink(missing_ok=True)
+            code = finish(command)
+            print(f"\n{report(folder)}", flush=True)
+            return code
+
+
+@contextlib.contextmanager
+def turn(file: Path) -> Iterator[None]:
+    """Hold the lock; if another process has it, print which one and wait."""
+    with locked(file) as holder:
+        if not holder:
+            yield
+            return
+    print(f"waiting for the tests in {' '.join(holder[1:])} (process {holder[0]}) to end", flush=True)
+    with locked(file, wait=True):
+        yield
+
+
+@contextlib.contextmanager
+def locked(file: Path, *, wait: bool = False) -> Iterator[list[str]]:
+    """Hold the lock until the block or the process ends; yields process and folder of the holder if that is another."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # No child inherits it: a Docker engine that a lane starts would hold it for ever.
+    with file.open("a+") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             lock.seek(0)
-            print(
-                f"error: the tests are already running in this folder (process {lock.read().strip()})", file=sys.stderr
-            )
-            return 3
+            yield lock.read().split() or ["unknown"]
+            return
         lock.truncate(0)
-        lock.write(str(os.getpid()))
+        lock.write(f"{os.getpid()} {FOLDER.parent}\n")
         lock.flush()
-        for old in (*folder.glob("*.xml"), folder / LANES):
-            old.unlink(missing_ok=True)
-        code = subprocess.run(command, check=False).returncode
-        print(f"\n{report(folder)}", flush=True)
-        return code
+        yield []
+
+
+def finish(command: list[str]) -> int:
+    """Run the command to its end, also after Ctrl-C and SIGTERM; returns its exit code.
+
+    It ends with this process, even with one that is killed: lanes that go on would disturb the next ones.
+    """
+    setpriv = shutil.which("setpriv")
+    child: subprocess.Popen[bytes] | None = None
+
+    def end(*_: object) -> None:
+        if child:
+            child.terminate()
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        child = subprocess.Popen([setpriv, "--pdeathsig", "TERM", *command] if setpriv else command)
+        while True:
+            # A terminal sends Ctrl-C to the child too, whose last lines are worth waiting for.
+            with contextlib.suppress(KeyboardInterrupt):
+                return child.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def cache() -> Path:
+    """The folder of hvdctl's cache."""
+    if chosen := os.environ.get("HVDCTL_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvdctl"
 
 
 def report(folder: Path) -> str:

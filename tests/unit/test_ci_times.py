@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -9,11 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support import wait_for
+from support import runs, wait_for
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "ci_times.py"
 REPORT = """<testsuites><testsuite>
@@ -62,28 +64,79 @@ def test_the_report_comes_last_and_the_exit_code_is_kept(
         f"sys.exit(ci_times.measure(pathlib.Path({str(tmp_path)!r}), 'unit', ['sh', '-c', 'echo 3 passed; exit 1']))"
     )
     (tmp_path / "lanes.jsonl").write_text(json.dumps({"lane": "old", "seconds": 1, "code": 0}) + "\n")
-    assert times.hold(tmp_path, [sys.executable, "-c", lane]) == 1
+    assert times.hold(tmp_path, [sys.executable, "-c", lane], *locks(tmp_path)) == 1
     said = capfd.readouterr().out.splitlines()
     assert said[0] == "3 passed"
     assert said[2].startswith("LANE") and said[3].startswith("unit")
     assert "old" not in "\n".join(said), "earlier times are forgotten"
 
 
+def locks(folder: Path, clone: str = "clone") -> tuple[Path, Path]:
+    """The lock of a clone and the one that all clones share."""
+    return folder / clone / "lock", folder / "cache" / "test.lock"
+
+
+@contextlib.contextmanager
+def running(folder: Path, *command: str, clone: str = "clone") -> Iterator[subprocess.Popen[str]]:
+    """Another process that wants the locks and runs the command; it has the clone's when the block begins."""
+    own, machine = locks(folder, clone)
+    hold = f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); import ci_times\n"
+    hold += "from pathlib import Path\n"
+    hold += f"sys.exit(ci_times.hold(Path({str(folder)!r}), {command!r}, Path({str(own)!r}), Path({str(machine)!r})))"
+    child = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        wait_for(lambda: own.exists() and own.read_text().startswith(f"{child.pid} "))
+        yield child
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+
+
 def test_a_second_one_in_the_same_folder_is_refused_in_one_line(
     times: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    hold = f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); import ci_times, pathlib\n"
-    hold += f"ci_times.hold(pathlib.Path({str(tmp_path)!r}), ['sleep', '60'])"
-    first = subprocess.Popen([sys.executable, "-c", hold], start_new_session=True)
-    try:
-        wait_for(lambda: (tmp_path / "lock").exists() and (tmp_path / "lock").read_text() == str(first.pid))
+    with running(tmp_path, "sleep", "60") as first:
         began = time.monotonic()
-        assert times.hold(tmp_path, ["echo", "ran"]) == 3
+        assert times.hold(tmp_path, ["echo", "ran"], *locks(tmp_path)) == 3
         assert time.monotonic() - began < 5
         told = capfd.readouterr()
         assert told.out == ""
         assert told.err == f"error: the tests are already running in this folder (process {first.pid})\n"
+    assert times.hold(tmp_path, ["true"], *locks(tmp_path)) == 0, "the lock is gone with its process"
+
+
+def test_one_in_another_clone_waits_for_the_first_to_end(tmp_path: Path) -> None:
+    began, gate, ended = (tmp_path / name for name in ("began", "gate", "ended"))
+    lane = f"touch {began}; while [ ! -e {gate} ]; do sleep .02; done; touch {ended}"
+    with running(tmp_path, "sh", "-c", lane) as first:
+        wait_for(began.exists)
+        with running(tmp_path, "test", "-e", str(ended), clone="other") as second:
+            assert second.stdout is not None
+            line = f"waiting for the tests in {SCRIPT.parents[1]} (process {first.pid}) to end\n"
+            assert second.stdout.readline() == line
+            gate.touch()
+            assert (first.wait(30), second.wait(30)) == (0, 0)
+            assert second.stdout.read().splitlines() == ["", "no lane was run yet"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_lanes_end_with_it(tmp_path: Path, number: int) -> None:
+    lane = f"echo $$ >{tmp_path}/lane; exec sleep 60"
+    with running(tmp_path, "sh", "-c", lane) as first:
+        pid = int(str(wait_for(lambda: (tmp_path / "lane").exists() and (tmp_path / "lane").read_text())))
+        first.send_signal(number)
+        said = first.communicate(timeout=30)[0]
+        wait_for(lambda: not runs(pid))
+    assert (number == signal.SIGTERM) == ("no lane was run yet" in said), "SIGTERM leaves time for the report"
+
+
+def test_what_a_lane_leaves_running_does_not_keep_the_lock(times: ModuleType, tmp_path: Path) -> None:
+    daemon = f"setsid sleep 60 >/dev/null 2>&1 & echo $! >{tmp_path}/daemon"
+    assert times.hold(tmp_path, ["sh", "-c", daemon], *locks(tmp_path)) == 0
+    pid = int((tmp_path / "daemon").read_text())
+    try:
+        assert runs(pid)
+        assert times.hold(tmp_path, ["true"], *locks(tmp_path)) == 0
     finally:
-        os.killpg(first.pid, signal.SIGKILL)
-        first.wait()
-    assert times.hold(tmp_path, ["true"]) == 0, "the lock is gone with its process"
+        os.kill(pid, signal.SIGKILL)
