@@ -10,6 +10,7 @@ sed -i "s/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD $CXX_STANDARD)/" CMa
 # A second copy of Gloo would be compiled for TensorFlow as C++17; with the line above the first one is C++17 already.
 sed -i 's/set(Tensorflow_CXX17 TRUE)/set(Tensorflow_CXX17 FALSE)/' horovod/tensorflow/CMakeLists.txt
 # TensorFlow's flags name the same standard once more, which ccache takes for another command.
+# shellcheck disable=SC2016 # the variables are CMake's
 sed -i 's/^set(CMAKE_CXX_FLAGS "${Tensorflow_COMPILE_FLAGS}/string(REGEX REPLACE "--std=[^ ]+" "" Tensorflow_COMPILE_FLAGS "${Tensorflow_COMPILE_FLAGS}")\n&/' \
     horovod/tensorflow/CMakeLists.txt
 # Release is what RelWithDebInfo is here (-O3), without debug symbols.
