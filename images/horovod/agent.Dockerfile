@@ -4,8 +4,8 @@ FROM ${RUNTIME}
 
 USER root
 COPY root/ /
-# What a user installs into /shared/python is there for kernels and for ranks on every node.
+# What a user installs into ~/python, a folder of the share, is there for kernels and for ranks on every node.
 RUN chmod -R go-w /opt/hvdctl && chmod 0755 /usr/local/bin/hvd-* \
  && python3 -m compileall -q /opt/hvdctl/agent /opt/hvdctl/lib \
- && printf '%s\n' /opt/hvdctl/lib /shared/python > "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/hvdctl.pth"
+ && printf '%s\n' /opt/hvdctl/lib /home/hvd/python > "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/hvdctl.pth"
 USER hvd

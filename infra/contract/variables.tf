@@ -91,7 +91,7 @@ variable "ssh_host_keys" {
 }
 
 variable "labels" {
-  description = "Labels for everything that is made."
+  description = "Labels for everything that is made, among them the owner's mark."
   type        = map(string)
   default     = {}
 }

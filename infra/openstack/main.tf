@@ -7,8 +7,8 @@ locals {
     { "hvdctl.cluster" = var.cluster },
     { for until in terraform_data.until : "hvdctl.until" => until.output },
   )
-  # Neutron has tags where Nova and Cinder have metadata.
-  tags = [for name, value in local.labels : "${name}=${value}"]
+  # Neutron has tags where Nova and Cinder have metadata. They are short, and take no slash: the owner's id has to do.
+  tags = [for name, value in local.labels : "${name}=${value}" if name != "hvdctl.owner-name"]
 
   own_disk = var.options.disk != null
   private  = [for port in openstack_networking_port_v2.node : port.all_fixed_ips[0]]
@@ -79,11 +79,15 @@ resource "terraform_data" "until" {
   }
 }
 
-# Has neither tags nor metadata: known by its name.
+# Has neither tags nor metadata: cluster and owner are in its name.
 resource "openstack_compute_servergroup_v2" "cluster" {
   count    = var.options.server_group == "none" ? 0 : 1
-  name     = "hvdctl-${var.cluster}"
+  name     = join(".", compact(["hvdctl-${var.cluster}", lookup(var.labels, "hvdctl.owner", "")]))
   policies = [var.options.server_group]
+  lifecycle {
+    # One that an earlier version made keeps its name: with another group all nodes would be recreated.
+    ignore_changes = [name]
+  }
 }
 
 resource "openstack_blockstorage_volume_v3" "disk" {

@@ -7,6 +7,10 @@ export LC_ALL=C DEBIAN_FRONTEND=noninteractive PATH=/usr/local/sbin:/usr/local/b
 # shellcheck disable=SC2034 # the scripts after it use it
 HVD_ETC=/etc/hvdctl/$HVD_CLUSTER
 HVD_UNITS=/etc/systemd/system
+# The containers' user here. The first account of a machine is 1000, the user in the image, and may look into every process
+# of its own number. This one is in no range that accounts, subordinate ids or systemd take numbers from.
+# shellcheck disable=SC2034
+HVD_USER=74830
 
 fail() {
     echo "$*" >&2
@@ -37,6 +41,14 @@ folder() {
         chown "${3:-0:0}" "$1"
         chmod "$2" "$1"
         changed "$1"
+    fi
+}
+
+# hand_over FOLDER: what versions before gave to user 1000 is the containers' user's.
+hand_over() {
+    if [ "$(stat -c %u "$1" 2>/dev/null)" = 1000 ]; then
+        chown -R -h --from=1000:1000 "$HVD_USER:$HVD_USER" "$1"
+        changed "$1 given to user $HVD_USER"
     fi
 }
 

@@ -78,7 +78,8 @@ def test_it_works_from_a_clean_environment_and_another_folder(wheel: Path, tmp_p
 
     script = (
         "from hvdctl import images, paths\n"
-        "for parts in (('infra', 'local', 'variables.tf'), ('playbooks', 'up.yml'), ('images', 'versions.toml')):\n"
+        "for parts in (('infra', 'local', 'variables.tf'), ('playbooks', 'up.yml'), ('images', 'versions.toml'),\n"
+        "              ('infra', 'aws', '.terraform.lock.hcl'), ('images', 'SHA256SUMS'), ('images', 'metadata.py')):\n"
         "    assert paths.asset(*parts).is_file(), parts\n"
         "print(paths.asset('infra'))\n"
         "print(images.reference('pytorch'))\n"
@@ -101,6 +102,7 @@ def test_it_works_from_a_clean_environment_and_another_folder(wheel: Path, tmp_p
             "from hvdctl.sites import local\n"
             "from hvdctl.spec import Spec\n"
             "local.preflight = lambda spec: None\n"
+            "local.claims = lambda cluster, spec=None: []\n"
             "print(len(pipeline.plan(Spec(nodes=2, image='x'), Silent()).changes['create']))\n"
         )
         planned = subprocess.run(

@@ -7,7 +7,8 @@ import re
 import runpy
 import shutil
 import sys
-from io import StringIO
+import tarfile
+from io import BytesIO, StringIO
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,17 @@ from .scripted import PLAYBOOKS, Machine
 
 # The container.
 
-DOCKER = (
-    'case $1 in inspect) cat "$ROOT/inspect" 2>/dev/null ;; run) printf %s "$*" | tr " " "\\n" >"$ROOT/run" ;; esac'
-)
+# The number that the containers' user has on machines.
+USER = 74830
+DOCKER = r"""
+case "$1 $2" in
+    inspect*) cat "$ROOT/inspect" 2>/dev/null ;;
+    create*) printf %s "$*" | tr " " "\n" >"$ROOT/run" ;;
+    "cp -") cat >"$ROOT/given.tar" ;;
+    cp*:/home/hvd) mkdir "$3" && touch "$3/.profile" ;;
+    cp*:/etc) tar -C "$ROOT/image" -c etc ;;
+esac
+"""
 RUN = {"NAME": "hvdctl-demo", "IMAGE": "image:1", "IMAGE_ID": "", "SUMS": "", "RUN": "", "WAIT": "5", "BROUGHT": ""}
 
 
@@ -26,13 +35,15 @@ RUN = {"NAME": "hvdctl-demo", "IMAGE": "image:1", "IMAGE_ID": "", "SUMS": "", "R
 def ready(machine: Machine) -> Machine:
     """A machine whose container is to be started, and is seen as it was started."""
     machine.command("docker", DOCKER)
-    machine.command("stat", 'case $* in *%a*/ssh) echo "750 0:1000" ;; *) exec /usr/bin/stat "$@" ;; esac')
+    machine.command("stat", 'case $* in *%a*/ssh) echo "750 0:74830" ;; *) exec /usr/bin/stat "$@" ;; esac')
     machine.command("sha256sum", 'case $* in --check*) ;; *) exec /usr/bin/sha256sum "$@" ;; esac')
     machine.command("timeout", 'case $* in *2222*) echo SSH- ;; *) exec /usr/bin/timeout "$@" ;; esac')
     machine.write("etc/hvdctl/demo/ssh/key", "x")
     machine.write("etc/systemd/system/shared.mount", "x")
     (machine.root / "shared").mkdir()
     machine.write("inspect", "image sha256:1\n")
+    for name in ("passwd", "group", "shadow"):
+        machine.write(f"image/etc/{name}", "root:x:0:0:\nhvd:x:1000:1000:\nuser:x:1000:\n")
     done = machine.run("horovod", "container.sh", **RUN)
     assert done.returncode == 0, done.stderr
     (digest,) = re.findall(r"^hvdctl\.digest=(.*)$", (machine.root / "run").read_text(), re.MULTILINE)
@@ -44,7 +55,7 @@ def ready(machine: Machine) -> Machine:
 def seen(machine: Machine, answer: str) -> None:
     """What a look at /shared gives, from within the container 4711 too."""
     machine.command(
-        "stat", f'case $* in *%a*/ssh) echo "750 0:1000" ;; *4711*) {answer} ;; *) exec /usr/bin/stat "$@" ;; esac'
+        "stat", f'case $* in *%a*/ssh) echo "750 0:74830" ;; *4711*) {answer} ;; *) exec /usr/bin/stat "$@" ;; esac'
     )
 
 
@@ -67,11 +78,16 @@ def test_a_container_with_a_lost_share_is_made_anew(ready: Machine, answer: str)
     seen(ready, answer)
     done = ready.run("horovod", "container.sh", **RUN)
     assert "changed: container hvdctl-demo started" in done.stdout, done.stderr
-    order = [call.split()[:3] for call in ready.calls if call.startswith(("systemctl stop", "docker r"))]
+    order = [
+        call.split()[:3]
+        for call in ready.calls
+        if call.startswith(("systemctl stop", "docker rm", "docker create", "docker start"))
+    ]
     assert order == [
         ["systemctl", "stop", "hvdctl-node.service"],
         ["docker", "rm", "--force"],
-        ["docker", "run", "--detach"],
+        ["docker", "create", "--name"],
+        ["docker", "start", "hvdctl-demo"],
     ]
 
 
@@ -100,6 +116,27 @@ def test_the_undo_fails_where_the_engine_does_not_start(ready: Machine) -> None:
     assert ready.has("etc/hvdctl/demo/ssh"), "what tells the next try that there is a container"
 
 
+def test_the_container_s_user_is_nobody_on_the_machine(ready: Machine) -> None:
+    ready.write("inspect", "image sha256:1\n")
+    assert ready.run("horovod", "container.sh", **RUN).returncode == 0
+    assert f"--user {USER}:{USER}" in (ready.root / "run").read_text().replace("\n", " ")
+    with tarfile.open(ready.root / "given.tar") as given:
+        assert {entry.name for entry in given} == {"home/hvd", "home/hvd/.profile", "etc/passwd", "etc/group"}
+        passwd, group = (
+            (given.extractfile(f"etc/{name}") or BytesIO()).read().decode() for name in ("passwd", "group")
+        )
+    assert passwd == f"root:x:0:0:\nhvd:x:{USER}:{USER}:\nuser:x:1000:\n"
+    assert f"\nhvd:x:{USER}:" in group
+    assert [call for call in ready.calls if re.fullmatch(rf"chown -R -h {USER}:{USER} \S+/home/hvd", call)]
+
+
+def test_an_account_of_that_number_is_refused(ready: Machine) -> None:
+    ready.command("getent", f'[ "$2" = {USER} ] && echo "jane:x:{USER}:{USER}::/home/jane:/bin/sh"')
+    done = ready.run("horovod", "container.sh", **RUN)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"the user id {USER} of the containers is that of the account jane here" in done.stderr
+
+
 def test_root_writes_keys_through_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, victim = tmp_path / "ssh", tmp_path / "victim"
     folder.mkdir()
@@ -116,7 +153,7 @@ def test_root_writes_keys_through_no_link(tmp_path: Path, monkeypatch: pytest.Mo
     assert victim.read_text() == "untouched"
     assert {file.name: file.read_text() for file in folder.iterdir()} == {"id": "secret", "id.pub": "public"}
     assert not (folder / "id").is_symlink()
-    assert owners == [(folder, 0, 1000), ("file", 1000, 1000), ("file", 1000, 1000)]
+    assert owners == [(folder, 0, USER), ("file", USER, USER), ("file", USER, USER)]
     assert [path.stat().st_mode & 0o777 for path in (folder, folder / "id")] == [0o750, 0o600]
 
 
@@ -210,17 +247,36 @@ def test_a_link_that_could_not_be_shaped_is_put_back(link: Machine) -> None:
     assert not link.has("etc/systemd/system/hvdctl-link.service")
 
 
+FIREWALL = {"SSH_PORT": "2022", "PORTS": "80, 443", "MACHINES": "192.0.2.1", "GUARD": "yes", "CLOSED": ""}
+
+
+def rules(machine: Machine, **settings: str) -> str:
+    done = machine.run("firewall", "apply.sh", **FIREWALL | settings)
+    assert done.returncode == 0, done.stderr
+    return (machine.root / "etc/hvdctl/demo/nftables.conf").read_text()
+
+
 @pytest.mark.parametrize("port", ["", "0", "none"])
 def test_no_firewall_without_the_port_of_ssh(machine: Machine, port: str) -> None:
     machine.command("nft")
-    done = machine.run("firewall", "apply.sh", SSH_PORT=port, PORTS="", MACHINES="192.0.2.1")
+    done = machine.run("firewall", "apply.sh", **FIREWALL | {"SSH_PORT": port})
     assert done.returncode == 1
     assert "the firewall is not loaded" in done.stderr
     assert machine.calls == []
     assert not machine.has("etc/hvdctl/demo/nftables.conf")
+    assert "tcp dport { 2022, 80, 443 } accept" in rules(machine)
 
-    machine.run("firewall", "apply.sh", SSH_PORT="2022", PORTS="80, 443", MACHINES="192.0.2.1")
-    assert "tcp dport { 2022, 80, 443 } accept" in (machine.root / "etc/hvdctl/demo/nftables.conf").read_text()
+
+def test_jobs_are_kept_from_secrets_with_and_without_a_firewall(machine: Machine) -> None:
+    """tests/e2e/test_privileges.py loads the rules."""
+    machine.command("nft")
+    for guard in ("yes", ""):
+        written = rules(machine, GUARD=guard, CLOSED="10.0.2.0/24")
+        assert ("chain input" in written) == bool(guard)
+        assert f"meta skuid != {USER} accept\n        ip daddr 169.254.169.254 reject" in written
+        assert "ip daddr { 10.0.2.0/24 } reject" in written
+    assert "10.0.2" not in rules(machine, GUARD=""), "addresses that the cluster itself may have"
+    assert [call for call in machine.calls if call.startswith("systemctl reload-or-restart")], machine.calls
 
 
 # The GPUs.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -364,6 +365,19 @@ def test_two_data_sets_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -
     assert Path(copied["target"], "0").read_text() == "a"
     other = copy(str(share / "b" / "data"), json.dumps(packed["b"]), f"{disk}/b-data", local=(disk,))
     assert Path(other["target"], "0").read_text() == "b"
+
+
+@pytest.mark.parametrize("small", ["1", "1000000"])
+def test_a_name_that_is_not_utf_8_is_staged_as_it_is(tmp_path: Path, small: str) -> None:
+    share, odd = tmp_path / "shared", os.fsdecode(b"caf\xe9")
+    (share / "set" / odd).mkdir(parents=True)
+    for name in (odd, "plain"):
+        (share / "set" / odd / name).write_text("x")
+    packed = stage("pack")(str(share / "set"), small, share=str(share))
+    assert packed["files"] == 2
+    target = tmp_path / "disk" / "set"
+    assert stage("copy")(str(share / "set"), json.dumps(packed), str(target))["changed"]
+    assert sorted(os.fsencode(path.name) for path in (target / odd).iterdir()) == [b"caf\xe9", b"plain"]
 
 
 def stage(name: str) -> Callable[..., dict[str, Any]]:

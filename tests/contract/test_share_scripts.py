@@ -72,6 +72,17 @@ def test_every_machine_that_served_the_share_stops_it(machine: Machine, keep: st
     assert machine.has("srv/hvdctl/demo/checkpoint") == bool(keep)
 
 
+def test_data_that_is_kept_keeps_the_mark_of_its_owner(machine: Machine) -> None:
+    """The folder with the mark goes in the teardown, and the next cluster of the name may be somebody else's."""
+    machine.write("etc/hvdctl/demo/owner", "0a ada@lab:/x\n")
+    machine.write("srv/hvdctl/demo/checkpoint", "x")
+    assert machine.run("nfs", "unserve.sh", KEEP="yes").returncode == 0
+    assert (machine.root / "srv/hvdctl/.demo.owner").read_text() == "0a ada@lab:/x\n"
+    assert machine.run("nfs", "unserve.sh", KEEP="yes").stdout == ""
+    assert machine.run("nfs", "unserve.sh", KEEP="").returncode == 0
+    assert not machine.has("srv/hvdctl/.demo.owner")
+
+
 def test_data_under_a_mount_is_not_removed(machine: Machine) -> None:
     machine.write("srv/hvdctl/demo/checkpoint", "x")
     machine.write("proc/mounts", f"/dev/vda {machine.root}/shared ext4 rw 0 0\n")
@@ -79,3 +90,31 @@ def test_data_under_a_mount_is_not_removed(machine: Machine) -> None:
     assert done.returncode == 1
     assert "is left as it is" in done.stderr
     assert machine.has("srv/hvdctl/demo/checkpoint")
+
+
+def test_a_folder_with_a_percent_sign_is_mounted_and_not_what_systemd_makes_of_it(machine: Machine) -> None:
+    folder = machine.root / "data" / "50%h"
+    folder.mkdir(parents=True)
+    machine.command("setpriv", "exit 0")  # the containers' user may write there
+    done = machine.run("nfs", "mount.sh", SOURCE=str(folder), ADDRESS="192.0.2.2", WAIT="5")
+    assert done.returncode == 0, done.stderr
+    unit = (machine.root / "etc" / "systemd" / "system" / "shared.mount").read_text()
+    assert f"\nWhat={folder.parent}/50%%h\n" in unit
+
+
+def test_a_share_of_an_earlier_version_is_given_to_the_containers_user(machine: Machine) -> None:
+    (machine.root / "srv/hvdctl/demo").mkdir(parents=True)
+    machine.command("stat", 'case $* in "-c %u"*/srv/*) echo 1000 ;; *) exec /usr/bin/stat "$@" ;; esac')
+    assert "given to user 74830" in machine.run("nfs", "serve.sh", CLIENTS="192.0.2.2").stdout
+    assert f"chown -R -h --from=1000:1000 74830:74830 {machine.root}/srv/hvdctl/demo" in machine.calls
+
+
+def test_a_folder_that_the_containers_user_cannot_write_to_is_refused(machine: Machine) -> None:
+    data = machine.root / "data"
+    data.mkdir()
+    machine.command("setpriv", 'case "$*" in *74830*"test -w"*) [ -e "$ROOT/open" ] ;; *) exit 2 ;; esac')
+    done = machine.run("nfs", "mount.sh", SOURCE=str(data), ADDRESS="192.0.2.1", WAIT="5")
+    assert done.returncode == 1
+    assert f"user 74830 can't write to {data}: `setfacl -m u:74830:rwx {data}`" in done.stderr
+    machine.write("open", "")
+    assert machine.run("nfs", "mount.sh", SOURCE=str(data), ADDRESS="192.0.2.1", WAIT="5").returncode == 0

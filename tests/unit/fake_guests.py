@@ -16,6 +16,7 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.running: dict[tuple[str, str], int] = {}
+        self.elsewhere: dict[tuple[str, str], Path] = {}
         self.started: list[qemu.Guest] = []
         self.switches: dict[int, Path] = {}
         self.refuse: list[str] = []
@@ -23,6 +24,7 @@ class Machine:
         monkeypatch.setattr(qemu, "start", self.start)
         monkeypatch.setattr(qemu, "stop", self.stop)
         monkeypatch.setattr(qemu, "guests", lambda: dict(self.running))
+        monkeypatch.setattr(qemu, "others", lambda: dict(self.elsewhere))
         monkeypatch.setattr(qemu, "start_switch", self.start_switch)
         monkeypatch.setattr(qemu, "switches", self.found)
         monkeypatch.setattr(qemu, "overlay", lambda image, disk, size: disk.write_text("empty"))
@@ -47,7 +49,7 @@ class Machine:
         return self.next, folder
 
     def found(self, cluster: str) -> dict[int, Path]:
-        return {pid: folder for pid, folder in self.switches.items() if folder.name == f"{cluster}.vde"}
+        return {pid: folder for pid, folder in self.switches.items() if folder.name.split(".")[0] == cluster}
 
     def stop(self, pid: int, patience: float = 10) -> None:
         self.running = {key: value for key, value in self.running.items() if value != pid}

@@ -15,6 +15,7 @@ from typing import Any
 
 from fake_engine import FakeEngine
 from hvdctl import engine as engine_module
+from hvdctl import owner
 from hvdctl.cluster import Cluster, Node
 
 IMAGE = "test/node:1"
@@ -119,11 +120,12 @@ def keep(cluster: Cluster, run: int, **facts: Any) -> Path:
     return folder
 
 
-def stand(engine: FakeEngine, *nodes: str, cluster: str = "demo") -> None:
-    """Containers of a cluster that run."""
+def stand(engine: FakeEngine, *nodes: str, cluster: str = "demo", labels: dict[str, str] | None = None) -> None:
+    """Containers of a cluster that run; without other labels, with the owner mark of this home."""
     client = engine_module.client()
+    marks = owner.this().labels if labels is None else labels
     for node in nodes:
-        labels = {"hvdctl.cluster": cluster, "hvdctl.name": node}
+        labels = {"hvdctl.cluster": cluster, "hvdctl.name": node, **marks}
         client.containers.create(IMAGE, name=f"hvdctl-{cluster}-{node}", labels=labels).start()
 
 

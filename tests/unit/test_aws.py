@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import boto3
 import botocore.session
 import pytest
 from botocore.stub import Stubber
+from hvdctl import guards, owner
 from hvdctl.cluster import Cluster, write
 from hvdctl.errors import HvdctlError, ToolMissing, UsageError
 from hvdctl.progress import Silent
@@ -23,6 +24,9 @@ from moto.ec2.models import amis
 
 REGION = "eu-west-1"
 ADMIT = {"admit": "203.0.113.7"}
+THEIRS = {"hvdctl.owner": "0123456789abcdef", "hvdctl.owner-name": "ada@lab:/clusters"}
+OURS: dict[str, str] = {}
+UNMARKED = dict.fromkeys(THEIRS, "")
 # An image that moto has.
 IMAGE = {"image_owner": "099720109477", "image_name": "ubuntu/images/hvm-ssd/ubuntu-trusty-14.04-amd64*"}
 
@@ -62,10 +66,12 @@ def spec(**given: Any) -> Spec:
 
 
 def tags(cluster: str, **more: str) -> list[dict[str, str]]:
-    return [{"Key": key, "Value": value} for key, value in {"hvdctl.cluster": cluster, **more}.items()]
+    """Those of a cluster of this home, unless `more` says otherwise; an empty value leaves a tag out."""
+    found = {"hvdctl.cluster": cluster, **owner.this().labels, **more}
+    return [{"Key": key, "Value": value} for key, value in found.items() if value]
 
 
-def make(client: Any, cluster: str, nodes: int = 1) -> list[str]:
+def make(client: Any, cluster: str, nodes: int = 1, more: Mapping[str, str] = OURS) -> list[str]:
     """What `up` makes of a cluster, but for its rules; gives the instances."""
     vpc = client.create_vpc(CidrBlock="10.80.0.0/20")["Vpc"]["VpcId"]
     gateway = client.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
@@ -74,7 +80,7 @@ def make(client: Any, cluster: str, nodes: int = 1) -> list[str]:
     table = client.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
     client.associate_route_table(RouteTableId=table, SubnetId=subnet)
     group = client.create_security_group(GroupName=cluster, Description="nodes", VpcId=vpc)["GroupId"]
-    client.create_tags(Resources=[vpc, gateway, subnet, table, group], Tags=tags(cluster))
+    client.create_tags(Resources=[vpc, gateway, subnet, table, group], Tags=tags(cluster, **more))
     filters = [{"Name": "name", "Values": [IMAGE["image_name"]]}]
     image = client.describe_images(Filters=filters)["Images"][0]["ImageId"]
     made = []
@@ -88,7 +94,7 @@ def make(client: Any, cluster: str, nodes: int = 1) -> list[str]:
             SecurityGroupIds=[group],
         )["Instances"]
         made.append(instance["InstanceId"])
-        client.create_tags(Resources=made[-1:], Tags=tags(cluster, **{"hvdctl.name": f"node{index}"}))
+        client.create_tags(Resources=made[-1:], Tags=tags(cluster, **{"hvdctl.name": f"node{index}"}, **more))
     return made
 
 
@@ -197,7 +203,7 @@ def test_without_boto3_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(awserrors, "installed", lambda: False)
     with pytest.raises(ToolMissing, match="boto3") as refused:
         aws.preflight(spec(**ADMIT))
-    assert refused.value.hint == "in a clone: pip install '.[aws]'"
+    assert refused.value.hint == "`pip install boto3` in the environment of hvdctl"
 
 
 def test_no_credentials_and_no_profile_are_told() -> None:
@@ -264,12 +270,43 @@ def test_preflight_refuses_what_it_has_not(account: Any, asked: dict[str, Any], 
     assert told in refused.value.message
 
 
-def test_preflight_refuses_a_name_that_another_home_has(account: Any) -> None:
+def test_preflight_refuses_to_make_all_a_second_time(account: Any) -> None:
+    """Terraform's state is written some time after things were made, so an empty one says nothing."""
     make(account, "demo")
-    with pytest.raises(UsageError, match="this home does not know it"):
+    told = r"cluster 'demo': eu-west-1 has 6 things of it, and Terraform's state knows of none"
+    with pytest.raises(UsageError, match=told) as refused:
+        aws.preflight(spec(**ADMIT, **IMAGE))
+    assert "hvdctl down --name demo --force" in refused.value.hint
+    Cluster("demo").store_spec(spec(**ADMIT))
+    write(Cluster("demo").terraform / "terraform.tfstate", "")
+    with pytest.raises(UsageError, match=told):
         aws.preflight(spec(**ADMIT, **IMAGE))
     stands("demo", account="123456789012", region=REGION)
     aws.preflight(spec(**ADMIT, **IMAGE))
+
+
+def test_what_somebody_else_or_an_older_version_made_is_named_and_left_alone(account: Any) -> None:
+    make(account, "demo", more=THEIRS)
+    make(account, "demo", more=UNMARKED)
+    before = len(aws.claims("demo"))
+    ours = len(make(account, "demo")) + 5
+    found = aws.claims("demo", spec(**ADMIT))
+    assert len(found) == before + ours
+    assert {claim.owner.split(" (")[0] for claim in found} == {"ada@lab:/clusters", owner.this().name, ""}
+    assert len(aws.leftovers("demo")) == ours
+    aws.sweep("demo", keep_data=False, step=Silent())
+    assert aws.leftovers("demo") == []
+    assert len(aws.claims("demo")) == before
+    assert aws.observe("demo") == {"node0": "terminated"}
+    with pytest.raises(UsageError, match=r"cluster 'demo' is somebody else's: .* belongs to ada@lab:/clusters"):
+        guards.name(Cluster("demo"), spec(**ADMIT))
+
+
+def test_the_account_and_region_of_the_spec_are_asked_for_a_new_name(account: Any) -> None:
+    make(boto3.client("ec2", region_name="us-east-1"), "demo", more=THEIRS)
+    assert aws.claims("demo") == [], "the default region"
+    with pytest.raises(UsageError, match="belongs to ada@lab"):
+        guards.name(Cluster("demo"), spec(**ADMIT, region="us-east-1"))
 
 
 def test_a_standing_cluster_does_not_move(account: Any) -> None:
@@ -358,7 +395,7 @@ def test_placement_groups_are_removed_by_their_name() -> None:
         asked.add_response("describe_tags", {"Tags": [tag]})
         filters = [{"Name": "tag:hvdctl.cluster", "Values": ["demo"]}]
         asked.add_response("describe_placement_groups", {"PlacementGroups": [group]}, {"Filters": filters})
-        found = ec2.things(client, "demo")
+        found = [(kind, name) for kind, name, _ in ec2.things(client, "demo")]
         asked.add_response("describe_placement_groups", {"PlacementGroups": [group]}, {"GroupIds": ["pg-1"]})
         asked.add_response("delete_placement_group", {}, {"GroupName": "hvdctl-demo"})
         ec2.remove(client, found, lambda _: None, pytest.fail)

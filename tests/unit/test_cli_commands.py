@@ -15,7 +15,7 @@ import yaml
 from fake_engine import FakeEngine
 from hvdctl import __version__
 from hvdctl.cluster import Cluster
-from support import RECORD, Hvdctl, answer, hold, keep, wait_for
+from support import RECORD, Hvdctl, answer, hold, keep, stand, wait_for
 
 
 def test_version(hvdctl: Hvdctl) -> None:
@@ -140,13 +140,14 @@ def test_fewer_nodes_are_asked_for_before_they_go(
     assert cluster.spec().nodes == 2
 
 
-def test_list_says_how_a_cluster_goes_that_is_not_known_here(
-    hvdctl: Hvdctl, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hvdctl.sites.local.clusters", lambda: ["orphan"])
+def test_list_says_how_a_cluster_goes_that_is_not_known_here(hvdctl: Hvdctl, engine: FakeEngine) -> None:
+    stand(engine, "node0", cluster="orphan")
+    stand(engine, "node0", cluster="older", labels={})
     result = hvdctl("list")
     assert "unknown here" in result.out
-    assert "`hvdctl down --name orphan --force` removes it" in result.err
+    assert "unmarked" in result.out
+    assert "`hvdctl down --name orphan --force` removes what is left" in result.err
+    assert "older has no owner mark" in result.err
 
 
 def test_list_and_status_of_nothing(hvdctl: Hvdctl, engine: FakeEngine) -> None:
@@ -262,8 +263,11 @@ def test_push_and_pull(hvdctl: Hvdctl, cluster: Cluster, fake_nodes: Path) -> No
     assert hvdctl("push", "--name", "demo", "data", "--to", "../../etc").code == 2
     (fake_nodes / "share").mkdir()
     (fake_nodes / "share" / "model").write_text("weights")
-    assert hvdctl("pull", "--name", "demo", "model", "out").code == 0
+    assert hvdctl("pull", "--name", "demo", "model", "out/").code == 0
     assert Path("out/model").read_text() == "weights"
+    for _ in range(2):
+        assert hvdctl("pull", "--name", "demo", "model", "mine").code == 0
+        assert Path("mine").read_text() == "weights"
 
 
 def test_the_name_comes_from_the_file(hvdctl: Hvdctl, cluster: Cluster) -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from hvdctl import configure, inventory
+from hvdctl import configure, inventory, verbatim
 from hvdctl.cluster import Cluster, write
 from hvdctl.errors import PhaseError
 from support import runs, started_with, wait_for
@@ -56,7 +55,7 @@ def test_a_failure_names_host_task_and_reason(data: dict[str, Any], told: str) -
 def ready(cluster: Cluster, fake_nodes: Path) -> dict[str, Any]:
     """The variables of a play on two nodes that answer well."""
     hosts = inventory.inventory("demo", cluster.nodes(), cluster.ssh_config)
-    write(cluster.inventory, yaml.safe_dump(hosts, sort_keys=False))
+    write(cluster.inventory, verbatim.dump(hosts))
     (fake_nodes / "apply.json").write_text('{"changed": true}')
     (fake_nodes / "verify.json").write_text('{"ok": true, "problems": []}')
     (fake_nodes / "jupyter.json").write_text('{"changed": true, "installed": true}')
@@ -150,7 +149,8 @@ def test_a_node_that_can_not_be_reached_is_named(
     cluster: Cluster, fake_nodes: Path, ready: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Ansible pauses before each retry; the next test has the retries.
-    monkeypatch.setenv("ANSIBLE_SSH_RETRIES", "0")
+    settings, once = configure._environment, {"ANSIBLE_SSH_RETRIES": "0"}
+    monkeypatch.setattr(configure, "_environment", lambda work, sockets: settings(work, sockets) | once)
     (fake_nodes / "down").write_text("node1\n")
     with pytest.raises(PhaseError, match=r"node1 can't be reached.*; unfinished because of that: node0$") as failed:
         configure.play(cluster, "site.yml", ready, lambda _: None)

@@ -18,6 +18,7 @@ from hvdctl.spec import parse
 
 GOLDEN = Path(__file__).parent / "golden"
 PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nnot a key\n-----END OPENSSH PRIVATE KEY-----\n"
+MARK = {"hvdctl.owner": "0123456789abcdef", "hvdctl.owner-name": "me@host:/home/me/clusters"}
 
 
 def cases(step: str) -> list[Any]:
@@ -44,7 +45,7 @@ def test_spec_to_terraform_variables(case: Path) -> None:
     spec = parse(json.loads(case.read_text()), source=case.name)
     host_keys = {f"node{i}": (f"ssh-ed25519 HOST{i}", f"/keys/node{i}") for i in range(spec.nodes)}
     key = ("ssh-ed25519 USER", "/keys/id")
-    outcome = pipeline.variables(spec, image="registry/image:tag", key=key, host_keys=host_keys)
+    outcome = pipeline.variables(spec, image="registry/image:tag", key=key, host_keys=host_keys, labels=MARK)
     held(case.with_suffix(".tfvars"), as_text(outcome))
 
 

@@ -11,6 +11,7 @@ from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.progress import Silent
 from hvdctl.spec import Spec
 from hvdctl.terraform import Outcome, Terraform
+from support import IMAGE
 
 
 @pytest.fixture
@@ -18,6 +19,12 @@ def known(cluster: Cluster) -> Cluster:
     cluster.store_spec(Spec(name="demo", provider="vm", nodes=2, net=10**9, options={"delay": "2ms"}))
     cluster.complete("share", 0)
     return cluster
+
+
+@pytest.fixture(autouse=True)
+def no_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node is asked for its runs; test_upgrade.py has what is asked with runs."""
+    monkeypatch.setattr(guards, "ending", lambda cluster: "")
 
 
 def terraform(cluster: Cluster) -> Terraform:
@@ -65,10 +72,11 @@ def test_the_user_is_asked_before_jobs_that_run_queue_again(
     cluster: Cluster, changes: dict[str, list[str]], asks: str
 ) -> None:
     spec = cluster.spec().model_copy(update={"provider": "gpulab"})
-    assert guards.needs_plan(cluster, spec)
-    assert not guards.needs_plan(Cluster("new"), spec)
+    wanted = {"image": IMAGE, "gpus": 0, "share": "auto", "options": {}}
+    assert guards.needs_plan(cluster, spec, terraform(cluster), wanted)
+    assert not guards.needs_plan(Cluster("new"), spec, terraform(cluster), wanted)
     asked = Asked()
-    guards.agreed(cluster, spec, Outcome(changes=changes), asked)
+    guards.agreed(cluster, spec, Outcome(changes=changes), IMAGE, asked)
     assert [question[: len(asks)] for question in asked] == ([asks] if asks else [])
 
 
@@ -105,7 +113,7 @@ def test_a_cluster_does_not_move_while_anything_of_it_stands(
 ) -> None:
     from hvdctl.sites import vm
 
-    monkeypatch.setattr(vm, "leftovers", lambda name: ["disk hvdctl-demo-node0"] if left == "thing" else [])
+    monkeypatch.setattr(vm, "leftovers", lambda cluster: ["disk hvdctl-demo-node0"] if left == "thing" else [])
     if left != "nodes":
         known.store_nodes([])
     if left == "state":
@@ -131,7 +139,9 @@ def test_links_of_machines_are_shaped_by_ansible_and_the_next_up_mends_a_killed_
     known: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[tuple[str, dict[str, Any]]] = []
-    monkeypatch.setattr(configure, "play", lambda cluster, book, given, told: done.append((book, given)))
+    monkeypatch.setattr(
+        configure, "play", lambda _cluster, playbook, variables, _told: done.append((playbook, variables))
+    )
     pipeline.relink(known, 10**8, Silent())
     assert done == [("net.yml", {"net_rate": 10**8, "net_delay": "2ms"})]
     assert known.record("relink")["rate"] == 10**8

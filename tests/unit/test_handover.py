@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hvdctl import configure, guards, handover, keys, pipeline
+from hvdctl import configure, guards, handover, keys, pipeline, rescue
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import PhaseError, UsageError
 from hvdctl.progress import Silent
@@ -26,10 +26,10 @@ class Plays:
         monkeypatch.setattr(configure, "play", self.play)
 
     def play(
-        self, cluster: Cluster, book: str, variables: dict[str, Any], on_event: Any, *, limit: Sequence[str] = ()
+        self, cluster: Cluster, playbook: str, variables: dict[str, Any], on_event: Any, *, limit: Sequence[str] = ()
     ) -> int:
-        self.done.append((book, variables, tuple(limit)))
-        if book in self.fail:
+        self.done.append((playbook, variables, tuple(limit)))
+        if playbook in self.fail:
             raise PhaseError("configuration failed: node1.machine can't be reached")
         return 0
 
@@ -73,6 +73,18 @@ def stands(lab: Callable[..., Spec]) -> Cluster:
     cluster.complete("configure", 1.0)
     cluster.complete("share", 0)
     return cluster
+
+
+def test_a_machine_that_another_owner_has_taken_is_not_undone(
+    stands: Cluster, plays: Plays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = ["node1"]
+    monkeypatch.setattr(static, "ceded", lambda cluster: taken)
+    assert handover.undo(stands, False, Silent()) is None
+    assert [limit for _, _, limit in plays.done] == [("node0.machine", "node2.machine")]
+    taken[:] = ["node0", "node1", "node2"]
+    handover.undo(stands, False, Silent())
+    assert len(plays.done) == 1
 
 
 def another_key(tmp: pytest.TempPathFactory) -> str:
@@ -154,7 +166,8 @@ def test_a_dead_machine_is_told_with_the_reason_and_given_up_by_force(
     hvdctl: Hvdctl, stands: Cluster, plays: Plays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = "host node1: unreachable, nothing is known of it"
-    monkeypatch.setattr(static, "leftovers", lambda name: [silent])
+    monkeypatch.setattr(static, "leftovers", lambda cluster: [silent])
+    monkeypatch.setattr(rescue, "results", lambda cluster, step, *, keep_data, force, limit=0: None)
     plays.fail = {"teardown.yml"}
     result = hvdctl("down", "--name", "demo", "-y")
     assert result.code == 1
@@ -169,7 +182,7 @@ def test_a_dead_machine_is_told_with_the_reason_and_given_up_by_force(
 def test_what_is_left_on_a_living_machine_is_not_given_up(
     hvdctl: Hvdctl, stands: Cluster, plays: Plays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(static, "leftovers", lambda name: ["unit node0: hvdctl-link.service"])
+    monkeypatch.setattr(static, "leftovers", lambda cluster: ["unit node0: hvdctl-link.service"])
     assert hvdctl("down", "--name", "demo", "-y", "--force").code == 1
     assert stands.exists
 

@@ -58,11 +58,12 @@ class Line:
         self.saved = 0
         self.breaks_off = False
         self.bottom = BOTTOM
-        self.known = {
+        self.known: dict[str, Any] = {
             "Id": "sha256:new",
             "RepoTags": [IMAGE],
             "RootFS": {"Layers": [sum_of(BOTTOM), sum_of(TOP)]},
             "Created": "2026-01-01T00:00:00Z",
+            "Config": {"Entrypoint": ["hvd-node"], "Env": ["PATH=/bin"], "Cmd": None, "User": "hvd"},
         }
 
     def machine(self, name: str, *layers: bytes, fails: str = "") -> str:
@@ -79,7 +80,9 @@ class Line:
         self.machine(name)
         other = {"Id": "sha256:else", "RepoDigests": ["x@sha256:else"], "RootFS": {"Layers": [*map(sum_of, layers)]}}
         (self.root / name / "has.json").write_text(json.dumps([other]))
-        loaded = {**self.known, "Id": "sha256:own", "RepoDigests": ["hvdctl/horovod@sha256:own"]}
+        # Engines differ in how they write what is empty, and leave out what they don't know.
+        settings = {"Entrypoint": ["hvd-node"], "Env": ["PATH=/bin"], "User": "hvd", "Labels": {}}
+        loaded = {**self.known, "Id": "sha256:own", "RepoDigests": ["hvdctl/horovod@sha256:own"], "Config": settings}
         (self.root / name / "image.json").write_text(json.dumps([loaded]))
         return name
 
@@ -291,6 +294,35 @@ def test_an_image_of_the_same_layers_with_other_settings_is_another(line: Line) 
     line.push(name)
     line.known["Id"], line.known["Created"] = "sha256:newer", "2026-02-02T00:00:00Z"
     assert line.push(name).machines == [name]
+
+
+FORGED = [
+    {"Entrypoint": ["evil"]},
+    {"Env": ["PATH=/bin", "LD_PRELOAD=/shared/evil.so"]},
+    {"Cmd": ["evil"]},
+    {"User": "root"},
+    {"Volumes": {"/": {}}},
+]
+
+
+@pytest.mark.parametrize("containerd", [False, True])
+@pytest.mark.parametrize("settings", FORGED)
+def test_an_image_of_the_same_layers_that_runs_something_else_did_not_arrive(
+    line: Line, settings: dict[str, Any], containerd: bool
+) -> None:
+    name = line.of_containerd("a") if containerd else line.machine("a")
+    forged = {**line.known, "Id": "sha256:evil", "Config": {**line.known["Config"], **settings}}
+    forged |= {"RepoDigests": ["x@sha256:evil"]} if containerd else {}
+    (line.root / name / "image.json").write_text(json.dumps([forged]))
+    with pytest.raises(HvdctlError, match="did not arrive on a"):
+        line.push(name)
+
+
+def test_an_engine_that_counts_ids_as_this_one_has_the_right_id(line: Line) -> None:
+    name = line.machine("a")
+    (line.root / name / "image.json").write_text(json.dumps([{**line.known, "Id": "sha256:else"}]))
+    with pytest.raises(HvdctlError, match="did not arrive on a"):
+        line.push(name)
 
 
 def test_an_engine_that_loads_whole_archives_only_gets_all_layers(line: Line) -> None:

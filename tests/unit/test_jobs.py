@@ -211,8 +211,9 @@ def test_a_run_is_fetched_without_its_secrets(cluster: Cluster, fake_nodes: Path
     share.mkdir(parents=True)
     (share / "output.log").write_text("hello\n")
     (share / "rank-0.log").write_text("hello 0\n")
+    (share / "env.json").write_text('{"TOKEN": "secret"}')
     jobs.fetch(cluster, 3)
-    assert "--exclude=env.json" in (fake_nodes / "rsync.log").read_text()
+    assert sorted(file.name for file in (cluster.runs / "3").iterdir()) == ["output.log", "rank-0.log"]
     assert jobs.log_file(cluster, 3, None).read_text() == "hello\n"
     assert jobs.log_file(cluster, 3, 0).read_text() == "hello 0\n"
     with pytest.raises(UsageError, match=r"run 3 has no rank-9\.log") as refused:
@@ -231,6 +232,14 @@ def test_paths_on_the_share(path: str, full: str) -> None:
 def test_paths_off_the_share_are_refused(path: str) -> None:
     with pytest.raises(UsageError, match="is not on the share; write a path below /shared"):
         jobs.on_share(path)
+
+
+@pytest.mark.parametrize("path", ["caf\udce9", "a\nb", "x" * 2000])
+def test_odd_paths_on_the_share_are_refused_in_one_line(path: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        jobs.on_share(path)
+    assert refused.value.message.isprintable()
+    assert len(refused.value.message) < 200
 
 
 def test_each_working_directory_has_a_folder_of_its_own_that_stays() -> None:

@@ -245,11 +245,11 @@ def test_up_names_jupyterlab_only_where_the_image_has_it(lab: Path, cluster: Clu
 
 
 def test_down_ends_the_tunnel(lab: Path, cluster: Cluster, hvdctl: Hvdctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hvdctl import pipeline
+    from hvdctl import pipeline, rescue
 
     assert hvdctl("jupyter", "--name", "demo", "--json").code == 0
     monkeypatch.setattr(pipeline, "_destroy", lambda *_: None)
-    monkeypatch.setattr(pipeline, "_collect", lambda *_: None)
+    monkeypatch.setattr(rescue, "results", lambda *_, **__: None)
     assert pipeline.down("demo", Silent()).left == []
     assert not tunnel.state(cluster)["running"]
     assert not (cluster.folder / "jupyter").exists()

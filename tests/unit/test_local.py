@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeEngine
 from hvdctl import engine as engine_module
+from hvdctl import owner
 from hvdctl.errors import HvdctlError, ToolMissing, UsageError
 from hvdctl.progress import Silent
 from hvdctl.sites import local
@@ -19,12 +20,12 @@ def half_made(engine: FakeEngine) -> FakeEngine:
     """What a killed `up` may leave of `demo`, beside another cluster and things of other programs."""
     client = engine_module.client()
     for cluster, label in (("demo", "hvdctl.cluster"), ("other", "hvdctl.cluster"), ("x", "unrelated")):
-        labels = {label: cluster, "hvdctl.name": "node0"}
+        labels = {label: cluster, "hvdctl.name": "node0", **owner.this().labels}
         client.networks.create(f"hvdctl-{cluster}-net", labels=labels)
         client.volumes.create(f"hvdctl-{cluster}-share", labels=labels)
         client.containers.create(IMAGE, name=f"hvdctl-{cluster}-node0", labels=labels)
     # A helper of hvdctl's own that has no name in the cluster.
-    client.containers.create(IMAGE, name="helper", labels={"hvdctl.cluster": "demo"})
+    client.containers.create(IMAGE, name="helper", labels={"hvdctl.cluster": "demo", **owner.this().labels})
     return engine
 
 
@@ -46,6 +47,40 @@ def test_sweep_removes_this_cluster_and_nothing_else(half_made: FakeEngine, keep
     assert local.leftovers("demo") == (["volume hvdctl-demo-share"] if keep_data else [])
     assert len(local.leftovers("other")) == 3
     assert "hvdctl-x-node0" in half_made.names("containers")
+
+
+def test_what_somebody_else_or_an_older_version_made_is_named_and_left_alone(engine: FakeEngine) -> None:
+    client = engine_module.client()
+    theirs = {"hvdctl.owner": "0123456789abcdef", "hvdctl.owner-name": "ada@lab:/home/ada/clusters"}
+    for name, labels in (("node0", theirs), ("node1", {}), ("node2", owner.this().labels)):
+        labels = {"hvdctl.cluster": "demo", "hvdctl.name": name, **labels}
+        client.containers.create(IMAGE, name=f"hvdctl-demo-{name}", labels=labels)
+    assert [(claim.thing, claim.owner.split(" (")[0]) for claim in local.claims("demo")] == [
+        ("container hvdctl-demo-node0", "ada@lab:/home/ada/clusters"),
+        ("container hvdctl-demo-node1", ""),
+        ("container hvdctl-demo-node2", owner.this().name),
+    ]
+    assert local.leftovers("demo") == ["container hvdctl-demo-node2"]
+    assert local.observe("demo") == {"node2": "created"}
+    local.sweep("demo", keep_data=False, step=Silent())
+    assert engine.names("containers") == ["hvdctl-demo-node0", "hvdctl-demo-node1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "no available IPv4 addresses on this network's address pools: hvdctl-demo-net (9f86d081)",
+            "the network hvdctl-demo-net has no address left for another node: use fewer --nodes; or give the engine",
+        ),
+        (
+            "could not find an available, non-overlapping IPv4 address pool among the default address pools",
+            "the engine has no free network left; `docker network prune` removes unused ones",
+        ),
+    ],
+)
+def test_a_full_network_is_not_taken_for_too_many_networks(said: str, told: str) -> None:
+    assert told in local.explain(RuntimeError(said))
 
 
 def test_preflight_takes_what_the_machine_has(engine: FakeEngine, tmp_path: Path) -> None:
@@ -80,4 +115,4 @@ def test_what_the_engine_refuses_is_told_in_its_words(half_made: FakeEngine) -> 
     assert local.leftovers("demo") == ["network hvdctl-demo-net"], "the others went"
     half_made.refuses["GET /images"] = "invalid reference format"
     with pytest.raises(HvdctlError, match="the Docker engine says: invalid reference format"):
-        local.preflight(Spec(image="BAD IMAGE", gpus=0, share="auto"))
+        local.preflight(Spec(image="BAD_IMAGE", gpus=0, share="auto"))

@@ -11,7 +11,7 @@ from typing import Any
 import pycdlib
 import pytest
 from fake_guests import NETWORK, Machine
-from hvdctl import process, qemu
+from hvdctl import owner, process, qemu
 from hvdctl.cluster import Cluster, write
 from hvdctl.tfprovider.machine import HvdSwitch, HvdVirtualMachine, mac, seed
 from hvdctl.tfprovider.provider import HvdProvider
@@ -168,9 +168,18 @@ def test_more_memory_is_a_start_with_the_same_disk(
     assert resource.plan(PlanContext(Diagnostics(), "x", changed_fields=set()), made, made) == made
 
 
+def test_a_machine_that_gets_its_owners_mark_goes_on_running(here: Machine, planned: dict[str, Any]) -> None:
+    caller = Caller(HvdVirtualMachine(HvdProvider()))
+    made = caller.create(planned)
+    started = len(here.started)
+    marked = {**made, "labels": owner.this().labels}
+    assert caller.update(made, marked) == marked
+    assert len(here.started) == started
+
+
 def test_only_what_a_disk_is_made_with_makes_a_machine_anew() -> None:
     replacing = {one.name for one in HvdVirtualMachine.get_schema().attributes if one.requires_replace}
-    assert replacing == {"cluster", "name", "labels", "image", "disk", "private_address", "user_data"}
+    assert replacing == {"cluster", "name", "image", "disk", "private_address", "user_data"}
 
 
 def test_one_killed_before_its_port_was_told_is_started_again(

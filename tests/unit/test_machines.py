@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hvdctl import images, machines, process
+from hvdctl import images, machines, owner, process
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError
 from hvdctl.progress import Silent
@@ -32,14 +32,21 @@ def known(cluster: Cluster) -> Cluster:
     return cluster
 
 
+def test_packages_are_the_owners_own_where_others_use_the_share() -> None:
+    assert machines.packages(Spec(), "0a") == "/shared/python"
+    assert machines.packages(Spec(share="/nas/lab"), "0a") == "/shared/.hvdctl/0a/python"
+    assert machines.packages(Spec(provider="gpulab"), "0a") == "/shared/.hvdctl/0a/python", "the project's storage"
+
+
 def test_the_roles_get_what_the_spec_and_the_provider_say(known: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "identity", lambda name: "sha256:1")
     told = machines.variables(known, known.spec(), two(), "x/y:1")
     assert told["net_rate"] == 10**9
     assert told["net_delay"] == "2ms"
     assert told["firewall_enabled"] is True
+    assert told["firewall_closed"] == ["10.0.2.0/24"]
     assert told["nfs_share"] == "auto"
-    assert told["base_owner"] == known.owner() != ""
+    assert told["base_owner"] == f"{owner.this().id} {owner.this().name}"
     assert told["horovod_push_command"][-2:] == ["node0.machine=10.99.0.2", "node1.machine=10.99.0.3"]
     assert "PRIVATE" not in str(told), "paths of keys, not keys"
 

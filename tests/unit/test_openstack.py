@@ -11,6 +11,7 @@ from typing import Any
 
 import openstack
 import pytest
+from hvdctl import guards, owner
 from hvdctl.cluster import Cluster, write
 from hvdctl.errors import HvdctlError, ToolMissing, UsageError
 from hvdctl.progress import Silent
@@ -113,9 +114,12 @@ class Project:
     def _detach(self, router: Router, subnet: None, port: str) -> None:
         self.things = [thing for thing in self.things if thing.id != port]
 
-    def make(self, cluster: str, nodes: int = 2) -> None:
-        """What `up` makes of a cluster."""
+    def make(self, cluster: str, nodes: int = 2, mark: str | None = None, words: str = "") -> None:
+        """What `up` makes of a cluster of this home, of another owner, or as older versions did (mark "")."""
+        mark = owner.this().id if mark is None else mark
         tags, base = [f"hvdctl.cluster={cluster}", "team=blue"], f"hvdctl-{cluster}"
+        marked = {"hvdctl.owner": mark, "hvdctl.owner-name": words or owner.this().name} if mark else {}
+        tags += [f"hvdctl.owner={mark}"] if mark else []
         ours: dict[str, Any] = {"name": base, "tags": tags}
         self.things += [
             Network(id=f"{base}-net", **ours),
@@ -129,11 +133,11 @@ class Project:
                 device_owner="network:router_interface",
             ),
             SecurityGroup(id=f"{base}-sg", **ours),
-            ServerGroup(id=f"{base}-group", name=base),
+            ServerGroup(id=f"{base}-group", name=f"{base}.{mark}" if mark else base),
             FloatingIP(id=f"{base}-ip", name=f"198.51.100.1-{cluster}", tags=tags),
         ]
         for index in range(nodes):
-            metadata = {"hvdctl.cluster": cluster, "hvdctl.name": f"node{index}"}
+            metadata = {"hvdctl.cluster": cluster, "hvdctl.name": f"node{index}", **marked}
             name = f"{base}-node{index}"
             self.things += [
                 Port(id=f"{name}-port", name=name, tags=tags),
@@ -235,7 +239,7 @@ def test_everything_of_a_cluster_is_found(project: Project) -> None:
         "subnet hvdctl-demo",
         "network hvdctl-demo",
         "security-group hvdctl-demo",
-        "server-group hvdctl-demo",
+        f"server-group hvdctl-demo.{owner.this().id}",
         "disk hvdctl-demo-node0",
     ]
 
@@ -279,12 +283,26 @@ def test_credentials_of_another_project_are_refused(project: Project) -> None:
             ask("demo")
 
 
-def test_preflight_refuses_a_name_that_another_home_has(project: Project) -> None:
+def test_preflight_refuses_to_make_all_a_second_time(project: Project) -> None:
     project.make("demo")
-    with pytest.raises(UsageError, match="this home does not know it"):
+    with pytest.raises(UsageError, match="the project has 12 things of it, and Terraform's state knows of none"):
         site.preflight(spec(**CHOSEN))
     stands("demo", project="p1")
     site.preflight(spec(**CHOSEN))
+
+
+def test_what_somebody_else_or_an_older_version_made_is_named_and_left_alone(project: Project) -> None:
+    project.make("demo", nodes=1, mark="0123456789abcdef", words="ada@lab:/clusters")
+    project.make("demo", nodes=1, mark="")
+    before = [thing.id for thing in project.things]
+    assert {claim.owner for claim in site.claims("demo")} == {"ada@lab:/clusters (owner 0123456789abcdef)", ""}
+    assert len(site.claims("demo")) == 18
+    assert site.leftovers("demo") == []
+    assert site.observe("demo") == {}
+    site.sweep("demo", keep_data=False, step=Silent())
+    assert [thing.id for thing in project.things] == before
+    with pytest.raises(UsageError, match=r"cluster 'demo' is somebody else's: .* belongs to ada@lab:/clusters"):
+        guards.name(Cluster("demo"), spec(**CHOSEN))
 
 
 def test_who_has_no_openstack_is_not_bothered_with_it() -> None:
@@ -299,7 +317,7 @@ def test_without_the_sdk_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(site, "_installed", lambda: False)
     with pytest.raises(ToolMissing, match="openstacksdk") as refused:
         site.preflight(spec(**CHOSEN))
-    assert refused.value.hint == "in a clone: pip install '.[openstack]'"
+    assert refused.value.hint == "`pip install openstacksdk` in the environment of hvdctl"
 
 
 def test_without_credentials_it_says_how_to_give_them() -> None:

@@ -25,7 +25,7 @@ real = pytest.mark.skipif(shutil.which("terraform") is None, reason="Terraform i
 @pytest.fixture
 def site(engine: FakeEngine, fake_nodes: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """Nodes that are well as soon as the engine has made them; `unfit` names those that can't be configured."""
-    monkeypatch.setattr(ssh, "wait", lambda nodes, seconds=60: None)
+    monkeypatch.setattr(ssh, "wait", lambda cluster, nodes, seconds=60: None)
 
     def play(cluster: Cluster, playbook: str, variables: dict[str, Any], on_event: Any) -> int:
         hosts = yaml.safe_load(cluster.inventory.read_text())["all"]["hosts"]
@@ -199,7 +199,7 @@ def test_what_can_not_be_removed_is_named_and_the_cluster_stays_known(
     from hvdctl.sites import local
 
     stand(site, "node0")
-    monkeypatch.setattr(local, "sweep", lambda name, *, keep_data, step: None)
+    monkeypatch.setattr(local, "sweep", lambda cluster, *, keep_data, step: None)
     result = hvdctl("down", "--name", "demo", "-y")
     assert result.code == 1
     assert "still there: container hvdctl-demo-node0" in result.err
@@ -217,10 +217,11 @@ def test_runs_outlive_the_cluster(cluster: Cluster, site: FakeEngine) -> None:
 
 def test_down_of_what_only_the_engine_knows_names_the_way(engine: FakeEngine) -> None:
     stand(engine, "node0", cluster="orphan")
-    with pytest.raises(UsageError, match="something carries its label") as refused:
+    with pytest.raises(UsageError, match=r"no record of cluster 'orphan', but container .* of it is yours") as refused:
         pipeline.down("orphan", Silent())
     assert "hvdctl down --name orphan --force" in refused.value.hint
-    assert {"cluster": "orphan", "state": "unknown here", "provider": "local"} in overview.clusters([])
+    row = {"cluster": "orphan", "state": "unknown here", "provider": "local", "owner": "yours"}
+    assert row in overview.clusters([])
     with pytest.raises(UsageError, match="there is no cluster 'gone'"):
         pipeline.down("gone", Silent())
 
@@ -240,7 +241,7 @@ def test_a_cluster_of_another_home_is_left_alone(
     pipeline.up(spec, Silent())
     stands = site.names("containers")
     monkeypatch.setenv("HVDCTL_HOME", str(tmp_path / "another"))
-    with pytest.raises(UsageError, match="runs already, and this home does not know it"):
+    with pytest.raises(UsageError, match="cluster 'demo' is somebody else's: container hvdctl-demo-node0 belongs to"):
         pipeline.up(spec, Silent())
     assert site.names("containers") == stands
 

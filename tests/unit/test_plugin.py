@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,18 @@ def test_a_plugin_that_does_not_start_is_told_with_its_log(tmp_path: Path, monke
         pass
     assert refused.value.log == tmp_path / "log"
     assert "broken install" in (tmp_path / "log").read_text()
+
+
+def test_a_plugin_that_says_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(plugin, "_START_S", 0.5)
+    (tmp_path / "tf").mkdir()
+    (tmp_path / "tf" / "__init__.py").write_text(
+        f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)\n"
+    )
+    began = time.monotonic()
+    with pytest.raises(PhaseError, match="did not start: it said nothing within"), plugin.served(tmp_path / "log"):
+        pass
+    assert time.monotonic() - began < 20
+    if (tmp_path / "pid").exists():
+        assert not runs(int((tmp_path / "pid").read_text()))

@@ -81,7 +81,7 @@ def test_gather_of_nothing() -> None:
 GATHERS = """
 import sys
 from hvdctl import process
-process._AT_ONCE = 2
+process.AT_ONCE = 2
 process.gather([["sh", "-c", f"echo $$ >>{sys.argv[1]}; exec sleep 29"]] * 3, timeout=60)
 """
 
@@ -120,3 +120,10 @@ def test_processes_are_ended_by_their_environment_in_whatever_session(tmp_path: 
         for one in (ours, other):
             one.kill()
             one.wait()
+
+
+def test_what_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    script = f"sleep 60 & echo $! >{tmp_path}/child; wait"
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.capture(["sh", "-c", script], timeout=0.5)
+    wait_for(lambda: not runs(int((tmp_path / "child").read_text())))

@@ -8,13 +8,14 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pycdlib
 import pytest
-from hvdctl import process, qemu
+from hvdctl import owner, paths, process, qemu
 from hvdctl.errors import HvdctlError
 from support import runs, wait_for
 
@@ -34,6 +35,12 @@ def guest(folder: Path, **changes: Any) -> qemu.Guest:
     return qemu.Guest(**given | changes)
 
 
+def words(cluster: str, name: str, home: Path | None = None, switch: str = "/run/x.vde") -> list[str]:
+    """The command line of a guest of this home, or of another one."""
+    folder = (home or paths.home()) / cluster / "vm" / name
+    return qemu.argv(guest(folder, cluster=cluster, name=name, switch=Path(switch)), "tcg")
+
+
 def after(words: list[str], flag: str) -> list[str]:
     return [words[index + 1] for index, word in enumerate(words) if word == flag]
 
@@ -41,7 +48,7 @@ def after(words: list[str], flag: str) -> list[str]:
 def test_a_guest_is_reached_on_the_loopback_and_by_its_own_switch_only() -> None:
     words = qemu.argv(guest(Path("/c/vm/node1")), "tcg")
     assert after(words, "-netdev") == [
-        "user,id=outside,hostfwd=tcp:127.0.0.1:40022-:22",
+        "user,id=outside,ipv6=off,hostfwd=tcp:127.0.0.1:40022-:22",
         "vde,id=inside,sock=/run/demo.vde",
     ]
     assert after(words, "-accel") == ["tcg,thread=multi"]
@@ -55,6 +62,11 @@ def test_a_guest_is_reached_on_the_loopback_and_by_its_own_switch_only() -> None
 def test_without_internet_the_guest_reaches_nobody() -> None:
     outside = after(qemu.argv(guest(Path("/c"), internet=False), "kvm"), "-netdev")[0]
     assert outside.endswith(",restrict=on")
+
+
+def test_what_a_guest_flushes_is_on_the_disk() -> None:
+    disk, *_ = after(qemu.argv(guest(Path("/c")), "kvm"), "-drive")
+    assert "cache=writeback" in disk.split(","), "unsafe ignores flushes, and a loss of power then takes the share"
 
 
 def test_a_comma_in_a_path_is_no_separator() -> None:
@@ -80,9 +92,9 @@ def test_cloud_init_finds_the_seed_by_its_label_and_names(tmp_path: Path) -> Non
 
 def test_guests_are_known_by_the_names_of_their_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
-        (11, [qemu.BINARY, "-name", "guest=hvdctl-my-lab-node0,process=x"]),
-        (12, [qemu.BINARY, "-name", "guest=hvdctl-my-lab-node12,process=x"]),
-        (13, [qemu.BINARY, "-name", "guest=hvdctl-my-node0,process=x"]),
+        (11, words("my-lab", "node0")),
+        (12, words("my-lab", "node12")),
+        (13, words("my", "node0")),
         (14, [qemu.BINARY, "-name", "guest=someone-elses"]),
         (15, [qemu.BINARY]),
     ]
@@ -90,6 +102,46 @@ def test_guests_are_known_by_the_names_of_their_processes(monkeypatch: pytest.Mo
     assert qemu.running("my-lab") == {"node0": 11, "node12": 12}
     assert qemu.running("my") == {"node0": 13}
     assert qemu.running("lab") == {}
+
+
+def test_guests_of_another_home_are_not_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    found = [(11, words("demo", "node0")), (12, words("demo", "node0", theirs)), (13, words("demo", "node1", theirs))]
+    monkeypatch.setattr(qemu, "processes", lambda program="": found)
+    assert qemu.running("demo") == {"node0": 11}
+    assert qemu.others() == {("demo", "node0"): theirs, ("demo", "node1"): theirs}
+
+
+def test_a_switch_has_its_owner_in_its_name_and_an_old_one_is_not_taken_from_another_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = qemu.switch_folder("demo")
+    assert own.name == "demo.none.vde", "asking makes no owner"
+    mark = owner.this().id[:8]
+    assert qemu.switch_folder("demo").name == f"demo.{mark}.vde"
+    folders = {1: f"/run/demo.{mark}.vde", 2: "/run/demo.01234567.vde", 3: "/run/demo.vde"}
+    running: list[tuple[int, list[str]]] = []
+
+    def processes(program: str = qemu.BINARY) -> list[tuple[int, list[str]]]:
+        if program != "vde_switch":
+            return running
+        return [(pid, [program, "-sock", folder]) for pid, folder in folders.items()]
+
+    monkeypatch.setattr(qemu, "processes", processes)
+    old = paths.runtime() / "demo.vde"
+    folders[4] = str(old)
+    old.mkdir(parents=True)
+    assert list(qemu.switches("demo")) == [1], "this home has had no machine of that cluster"
+    assert qemu.switch_folders("demo") == [Path(folders[1])]
+    qemu.home("demo").mkdir(parents=True)
+    assert list(qemu.switches("demo")) == [1, 3, 4]
+    assert old in qemu.switch_folders("demo")
+    running.append((8, words("demo", "node1", tmp_path / "theirs", str(old))))
+    assert list(qemu.switches("demo")) == [1, 3]
+    assert old not in qemu.switch_folders("demo")
+    running.append((9, words("demo", "node0", tmp_path / "theirs", "/run/demo.vde")))
+    assert list(qemu.switches("demo")) == [1]
 
 
 def test_one_that_does_not_listen_is_killed() -> None:
@@ -149,7 +201,7 @@ def test_what_went_into_the_background_ends_with_a_start_that_failed(
     monkeypatch.setattr(qemu, "_run", refuse)
     monkeypatch.setattr(qemu, "stop", stopped.append)
     monkeypatch.setattr(process, "tool", lambda name: name)
-    found = [(7, [qemu.BINARY, "-name", "guest=hvdctl-demo-node1,process=x"])]
+    found = [(7, words("demo", "node1"))]
     monkeypatch.setattr(qemu, "processes", lambda program="": found)
     with pytest.raises(HvdctlError, match="not up"):
         qemu.start(guest(tmp_path), "tcg")
@@ -179,11 +231,15 @@ def test_what_was_written_down_and_can_not_be_read_is_told(tmp_path: Path) -> No
             qemu.stored(tmp_path)
 
 
-def test_a_switch_is_found_by_its_cluster_wherever_its_socket_is(undone: None, tmp_path: Path) -> None:
+def test_a_switch_is_found_by_its_cluster_wherever_its_socket_is(
+    undone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HVDCTL_HOME", str(tmp_path / "home"))
     program = tmp_path / "vde_switch"
     program.symlink_to(sys.executable)
     words = [str(program), "-c", "import time; time.sleep(60)", "-sock", "/run/user/7/x.vde"]
     child = subprocess.Popen(words)
+    qemu.home("x").mkdir(parents=True)
     try:
         wait_for(lambda: qemu.switches("x") == {child.pid: Path("/run/user/7/x.vde")})
         assert qemu.switches("y") == {}

@@ -16,6 +16,7 @@ from typing import IO, Any, cast
 import pytest
 from hvdctl import relay
 
+SECRET = b"secret of a transfer"
 DATA = [bytes([index]) * 50_000 for index in range(20)]
 DOCKER = {
     "good": "exec cat >loaded",
@@ -34,7 +35,7 @@ class Machine:
         program.write_text(f"#!/bin/sh\n[ \"$*\" = 'load --quiet' ] || exit 3\n{DOCKER[docker]}\n")
         program.chmod(0o755)
         self.folder = folder
-        self.word = folder.name * 8
+        self.sent = 0
         self.child = subprocess.Popen(
             [sys.executable, relay.__file__],
             cwd=folder,
@@ -46,15 +47,15 @@ class Machine:
         self.tell(
             {
                 "listen": None if first else "127.0.0.1",
-                "word": self.word,
-                "limits": {"line": 10, "piece": 5, "word": 1, "load": 5, **limits},
+                "secret": SECRET.hex(),
+                "limits": {"line": 10, "piece": 5, "proof": 1, "load": 5, **limits},
             }
         )
         self.port = int(cast(IO[bytes], self.child.stdout).readline().split()[1])
 
     @property
     def place(self) -> dict[str, Any]:
-        return {"address": "127.0.0.1", "port": self.port, "word": self.word}
+        return {"address": "127.0.0.1", "port": self.port}
 
     def tell(self, what: dict[str, Any] | None) -> None:
         self.give(json.dumps(what).encode() + b"\n")
@@ -67,7 +68,8 @@ class Machine:
     def send(self, pieces: list[bytes], *, whole: bool = True) -> None:
         try:
             for piece in [*pieces, b""] if whole else pieces:
-                self.give(framed(piece))
+                self.give(relay.sealed(SECRET, self.sent, piece))
+                self.sent += 1
         except BrokenPipeError:
             pass  # its exit code tells
 
@@ -81,8 +83,15 @@ class Machine:
         return (self.folder / "loaded").read_bytes()
 
 
-def framed(piece: bytes) -> bytes:
-    return len(piece).to_bytes(4, "big") + piece
+def stream(*pieces: bytes) -> bytes:
+    """Pieces as they go from one machine to the next."""
+    return b"".join(relay.sealed(SECRET, number, piece) for number, piece in enumerate([*pieces, b""]))
+
+
+def prove(link: socket.socket, secret: bytes = SECRET) -> None:
+    """What a machine says first to the one after it."""
+    link.settimeout(5)
+    link.sendall(relay.proof(secret, link.recv(16, socket.MSG_WAITALL)))
 
 
 @pytest.fixture
@@ -125,11 +134,12 @@ def test_a_machine_connects_onward_before_it_is_connected_to(made: Any) -> None:
     middle = made()
     with socket.create_server(("127.0.0.1", 0)) as door:
         door.settimeout(5)
-        middle.tell({"address": "127.0.0.1", "port": door.getsockname()[1], "word": "secret"})
+        middle.tell({"address": "127.0.0.1", "port": door.getsockname()[1]})
         link, _ = door.accept()
         with link:
             link.settimeout(5)
-            assert link.recv(6) == b"secret"
+            link.sendall(b"n" * 16)
+            assert link.recv(32) == relay.proof(SECRET, b"n" * 16)
 
 
 def test_a_broken_middle_ends_the_line_and_is_the_only_one_at_fault(made: Any) -> None:
@@ -151,7 +161,7 @@ def test_a_stream_that_breaks_off_is_not_loaded_as_a_whole_one(made: Any) -> Non
 
 
 def test_strangers_are_refused_and_the_right_one_is_still_taken(made: Any) -> None:
-    machine = made(word=0.5)
+    machine = made(proof=0.5)
     machine.tell(None)
     place = ("127.0.0.1", machine.port)
     with (
@@ -159,8 +169,11 @@ def test_strangers_are_refused_and_the_right_one_is_still_taken(made: Any) -> No
         socket.create_connection(place) as silent,
         socket.create_connection(place) as right,
     ):
-        wrong.sendall(b"x" * len(machine.word) + framed(b"not ours") + framed(b""))
-        right.sendall(machine.word.encode() + framed(b"ours") + framed(b""))
+        prove(wrong, b"another secret")
+        wrong.sendall(stream(b"not ours"))
+        # It is heard when the silent one has had its time.
+        prove(right)
+        right.sendall(stream(b"ours"))
         assert machine.ended() == (0, "")
         for stranger in (wrong, silent):
             stranger.settimeout(5)
@@ -171,23 +184,74 @@ def test_strangers_are_refused_and_the_right_one_is_still_taken(made: Any) -> No
     assert machine.loaded == b"ours"
 
 
+def cut(data: bytes) -> bytes:
+    return data[: -len(relay.sealed(SECRET, 2, b""))]
+
+
+FORGED = {
+    "changed": stream(b"ours", b"more").replace(b"ours", b"evil"),
+    "swapped": relay.sealed(SECRET, 1, b"more") + relay.sealed(SECRET, 0, b"ours") + relay.sealed(SECRET, 2, b""),
+    "added": cut(stream(b"ours", b"more")) + relay.sealed(b"guessed", 2, b"evil") + relay.sealed(SECRET, 3, b""),
+    "left out": relay.sealed(SECRET, 0, b"ours") + relay.sealed(SECRET, 2, b""),
+    "sent again": relay.sealed(SECRET, 0, b"ours") * 2 + relay.sealed(SECRET, 1, b""),
+    "ended early": relay.sealed(SECRET, 0, b"ours") + bytes(36),
+    "huge": b"\xff\xff\xff\xff" + bytes(100),
+}
+
+
+@pytest.mark.parametrize("how", FORGED)
+def test_what_somebody_on_the_way_has_changed_is_not_loaded(made: Any, how: str) -> None:
+    line = [made(), made()]
+    joined(*line)
+    with socket.create_connection(("127.0.0.1", line[0].port)) as middle:
+        # Somebody between two machines can let them prove to each other who they are.
+        prove(middle)
+        middle.sendall(FORGED[how])
+        codes = [machine.ended() for machine in line]
+    told = "what came from the machine before this one is not what hvdctl has sent"
+    assert codes[0] == (relay.BEFORE, told)
+    assert codes[1][0] == relay.BEFORE
+    loaded = [file.read_bytes() for machine in line for file in machine.folder.glob("loaded")]
+    assert b"evil" not in b"".join(loaded)
+
+
+def test_the_secret_is_not_said(made: Any) -> None:
+    line = [made(first=True), made()]
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(("127.0.0.1", line[1].port)) as far:
+        line[0].tell({"address": "127.0.0.1", "port": door.getsockname()[1]})
+        line[1].tell(None)
+        near, _ = door.accept()
+        heard = far.recv(16, socket.MSG_WAITALL)
+        near.sendall(heard)
+        line[0].send([b"ours"])
+        while piece := near.recv(1 << 16):
+            heard += piece
+            far.sendall(piece)
+        far.close()
+        assert [machine.ended() for machine in line] == [(0, "")] * 2
+    assert b"ours" in heard
+    assert SECRET not in heard
+    assert SECRET.hex().encode() not in heard
+
+
 def test_a_slow_stranger_can_not_keep_the_door(made: Any) -> None:
-    machine = made(piece=3, word=0.5)
+    machine = made(piece=3, proof=0.5)
     machine.tell(None)
     place = ("127.0.0.1", machine.port)
     with socket.create_connection(place) as slow, socket.create_connection(place) as right:
-        right.sendall(machine.word.encode() + framed(b"ours") + framed(b""))
-        # At this pace the whole word would take longer than the right one may wait.
+        # At this pace the whole proof would take longer than the right one may wait.
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-            for _ in machine.word:
+            for _ in range(32):
                 slow.sendall(b"x")
                 time.sleep(0.3)
+        prove(right)
+        right.sendall(stream(b"ours"))
         assert machine.ended() == (0, "")
 
 
 @pytest.mark.parametrize("strangers", [0, 3])
-def test_nobody_who_knows_the_word_is_waited_for_no_longer_than_the_limit(made: Any, strangers: int) -> None:
-    machine = made(piece=1, word=0.2)
+def test_nobody_who_knows_the_secret_is_waited_for_no_longer_than_the_limit(made: Any, strangers: int) -> None:
+    machine = made(piece=1, proof=0.2)
     machine.tell(None)
     links = [socket.create_connection(("127.0.0.1", machine.port)) for _ in range(strangers)]
     assert machine.ended() == (relay.BEFORE, "the machine before this one does not connect within 1 s")
@@ -209,7 +273,9 @@ def test_an_engine_that_hangs_is_given_up(made: Any, docker: str, said: str) -> 
 def test_a_next_machine_that_hangs_is_given_up(made: Any) -> None:
     machine = made(first=True, piece=1)
     with socket.create_server(("127.0.0.1", 0)) as door:
-        machine.tell({"address": "127.0.0.1", "port": door.getsockname()[1], "word": "secret"})
+        machine.tell({"address": "127.0.0.1", "port": door.getsockname()[1]})
+        link, _ = door.accept()
+        link.sendall(b"n" * 16)
         machine.send([bytes(250_000)] * 60)
         assert machine.ended() == (relay.AFTER, "the next machine takes nothing within 1 s")
 
@@ -218,7 +284,8 @@ def test_a_machine_before_that_hangs_is_given_up(made: Any) -> None:
     machine = made(piece=1)
     machine.tell(None)
     with socket.create_connection(("127.0.0.1", machine.port)) as before:
-        before.sendall(machine.word.encode() + framed(b"some") + b"\0\0")
+        prove(before)
+        before.sendall(relay.sealed(SECRET, 0, b"some") + b"\0\0")
         assert machine.ended() == (relay.BEFORE, "the machine before this one sends nothing within 1 s")
 
 
@@ -226,7 +293,7 @@ def test_a_next_machine_that_is_not_there_is_told(made: Any) -> None:
     machine = made()
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
-    machine.tell({"address": "127.0.0.1", "port": port, "word": "secret"})
+    machine.tell({"address": "127.0.0.1", "port": port})
     assert machine.ended() == (
         relay.AFTER,
         f"the next machine does not answer at 127.0.0.1:{port}: Connection refused",

@@ -458,14 +458,16 @@ def test_what_ssh_says_becomes_what_to_do(proxy: str | None, code: int, stderr: 
         ({"free": ""}, "has 0.0 GiB free"),
         ({"interface": ""}, "has no interface with 10.0.0.1, its addresses are 10.20.0.4/24 10.0.0.1/24; write"),
         ({"interface": "", "addresses": ""}, "its addresses are not known"),
-        ({"ours": "yes", "owner": "mine"}, None),
+        ({"ours": "yes", "owner": "mine me@h:/clusters"}, None),
+        ({"ours": "yes", "owner": "older"}, None),
         ({"ours": "yes", "owner": "theirs"}, "is part of another cluster 'demo'; choose another --name"),
+        ({"owner": "theirs ada@lab:/home/ada"}, "is part of another cluster 'demo', of ada@lab:/home/ada; choose"),
         ({"mac": "02:00:00:00:00:01"}, "has 10.0.0.1 on eth1 (02:00:00:00:00:01), not on 02:ed:05:24:51:de"),
     ],
 )
 def test_what_a_host_says_of_itself_is_judged(facts: dict[str, str], said: str | None) -> None:
     done = subprocess.CompletedProcess([], 0, f"Welcome to h!\n{told(**facts)}", "")
-    problems = list(probe.problems(Host(address="h", mac=GOOD["mac"]), "10.0.0.1", done, "demo", "mine"))
+    problems = list(probe.problems(Host(address="h", mac=GOOD["mac"]), "10.0.0.1", done, "demo", {"mine", "older"}))
     assert len(problems) == (said is not None)
     assert said is None or said in problems[0]
 

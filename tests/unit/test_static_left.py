@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hvdctl import owner
 from hvdctl.cluster import Cluster, Node, write
 from hvdctl.progress import Silent
 from hvdctl.sites import static
@@ -38,7 +39,8 @@ def machines(tmp_path: Path, fake_nodes: Path, on_path: Callable[[Path], None]) 
         tools,
         "sudo",
         f'[ -e {at}/no-sudo" ] && exit 1\n[ "$1" = -n ] || exit 9\nshift\n'
-        f'case $1 in test) exec test "$2" {at}$3";; ls) exec ls {at}$2";; esac\nexec "$@"',
+        f'case $1 in cat) for f in "$2" "$3"; do [ ! -f {at}$f" ] || cat {at}$f"; done; exit;; '
+        f'test) exec test "$2" {at}$3";; ls) exec ls {at}$2";; esac\nexec "$@"',
     )
     program(
         tools,
@@ -102,6 +104,33 @@ def test_leftovers_are_told_by_kind_and_node(machines: Path) -> None:
         "unit node0: hvdctl-link.service",
         "unit node0: hvdctl-firewall.service",
     ]
+
+
+@pytest.mark.parametrize("file", ["etc/hvdctl/demo/owner", "srv/hvdctl/.demo.owner"])
+@pytest.mark.parametrize("whose", ["ours", "older", "theirs"])
+def test_what_another_owners_cluster_of_the_name_has_is_not_ours(machines: Path, whose: str, file: str) -> None:
+    """The marks of earlier versions are digests of the cluster's key."""
+    cluster = stand(count=2)
+    cluster.key()
+    marks = {"ours": " ".join(owner.this().labels.values()), "older": cluster.key_mark(), "theirs": "0a ada@lab:/x"}
+    taken = machines / "node0.machine"
+    for folder in ("etc/hvdctl/demo", "srv/hvdctl/demo"):
+        (taken / folder).mkdir(parents=True)
+    (taken / file).write_text(f"{marks[whose]}\n")
+    (taken / "docker").write_text("hvdctl-demo running\n")
+    (taken / "units").touch()
+    (machines / "node1.machine" / "units").touch()
+    assert bool(static.leftovers("demo")) == (whose != "theirs")
+
+
+def test_machines_that_another_owner_has_taken_are_known(machines: Path) -> None:
+    cluster = stand(count=3)
+    cluster.key()
+    (machines / "node2.machine").mkdir()
+    for index, mark in enumerate(("0a ada@lab:/x", cluster.key_mark())):
+        (machines / f"node{index}.machine/etc/hvdctl/demo").mkdir(parents=True)
+        (machines / f"node{index}.machine/etc/hvdctl/demo/owner").write_text(f"{mark}\n")
+    assert static.ceded("demo") == ["node0"]
 
 
 def test_what_another_cluster_has_on_a_machine_is_not_ours(machines: Path) -> None:

@@ -293,7 +293,7 @@ def test_no_engine_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 def test_a_node_is_imported_as_it_stands(
     node: Caller, engine: FakeEngine, planned: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "rate_of", lambda container: 1e9)
+    monkeypatch.setattr(link, "rate_of", lambda node: 1e9)
     made = node.create({**planned, "cpus": 2, "memory": 2**30, "rate": 10**9})
     found = node.import_("hvdctl-demo-node0")
     assert {key: value for key, value in found.items() if found[key] != made[key]} == {

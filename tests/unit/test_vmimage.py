@@ -38,6 +38,7 @@ class Engine:
         self.names = set(imageplan.plan_of("pytorch").names.values())
         self.saved: list[str] = []
         self.labels: dict[str, str] = {}
+        self.options: dict[str, Any] = {}
         self.held: list[Container] = []
         self.images = SimpleNamespace(list=lambda name: [name] if name in self.names else [], get=self._image)
         self.containers = SimpleNamespace(create=self._create, list=self._list)
@@ -55,9 +56,10 @@ class Engine:
         return SimpleNamespace(id="sha256:1", save=save)
 
     def _create(
-        self, image: str, command: list[str], *, labels: dict[str, str], mounts: list[Any], **_: Any
+        self, image: str, command: list[str], *, labels: dict[str, str], mounts: list[Any], **options: Any
     ) -> Container:
         self.labels = labels
+        self.options = options
         self.held.append(Container(self, labels, Path(mounts[0]["Source"])))
         return self.held[-1]
 
@@ -85,6 +87,15 @@ def test_a_disk_is_made_once_and_leaves_nothing_else(made: Engine) -> None:
     assert [folder.name for folder in Path(done.reference).parent.iterdir()] == [done.id]
     assert made.held == []
     assert not build().built
+
+
+def test_what_writes_the_disk_has_one_capability_and_no_network(made: Engine) -> None:
+    build()
+    assert made.options == {
+        "network_mode": "none",
+        "cap_add": ["SYS_ADMIN"],
+        "security_opt": ["apparmor=unconfined", "no-new-privileges"],
+    }
 
 
 def test_what_a_killed_build_left_is_removed_and_what_others_make_is_not(made: Engine, tmp_path: Path) -> None:

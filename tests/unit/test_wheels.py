@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import hashlib
+import io
+import os
 import re
+import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hvdctl import process, wheels
-from hvdctl.errors import PhaseError, UsageError
+from hvdctl import hashes, paths, process, wheels
+from hvdctl.errors import HvdctlError, PhaseError, UsageError
 
 
 class FakePip:
@@ -37,6 +42,11 @@ def pip(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakePip:
     monkeypatch.setattr(process, "lines", fake)
     monkeypatch.setattr(wheels, "_pip", lambda: ["pip"])
     return fake
+
+
+def every_house() -> list[wheels.Pins]:
+    frameworks = [wheels.pins(one, cuda) for one in wheels.FRAMEWORKS for cuda in (None, wheels.cuda_version(one))]
+    return [wheels.toolchain(), wheels.lab(), *frameworks]
 
 
 @pytest.mark.parametrize("framework", wheels.FRAMEWORKS)
@@ -118,6 +128,96 @@ def test_the_frameworks_own_index_is_only_asked_when_the_hosts_settings_fail(pip
     wheels.wheelhouse(pins)
     assert "--extra-index-url" not in pip.calls[0]
     assert pip.calls[1][-1] == pins.index
+
+
+def test_every_package_has_a_hash_for_debian_s_python() -> None:
+    known = hashes.known()
+    for pins in every_house():
+        for pin in (*pins.build, *pins.packages, *filter(None, [pins.source])):
+            assert known[pin], pin
+    lines = (paths.asset("images", "SHA256SUMS")).read_text().splitlines()
+    assert all(re.fullmatch(r"[0-9a-f]{64}  [A-Za-z0-9._+-]+(\.whl|\.tar\.gz)", line) for line in lines)
+    assert lines == sorted(lines, key=lambda line: line.split()[1])
+    wanted = {pin for house in every_house() for pin in (*house.build, *house.packages, house.source)}
+    assert {hashes.pin_of(line.split()[1]) for line in lines} <= wanted, "hashes of what no image has"
+
+
+def test_another_hash_means_another_wheelhouse(monkeypatch: pytest.MonkeyPatch) -> None:
+    pins = wheels.toolchain()
+    before = pins.digest
+    changed = hashes.known() | {pins.source: ("0" * 64,)}
+    monkeypatch.setattr(hashes, "known", lambda: changed)
+    assert pins.digest != before
+
+
+def test_a_package_without_a_hash_is_not_downloaded(pip: FakePip, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashes, "known", dict)
+    with pytest.raises(HvdctlError, match="has no hash for cmake==") as caught:
+        wheels.wheelhouse(wheels.toolchain())
+    assert "make lock" in caught.value.hint
+    assert pip.calls == []
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The only place that the real pip gets files from, with one wheel and one source whose setup.py leaves a trace."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("HVDCTL_CACHE", str(tmp_path / "cache"))
+    about = "Metadata-Version: 2.1\nName: {}\nVersion: 1.0\n"
+    with zipfile.ZipFile(folder / "tiny-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny-1.0.dist-info/METADATA", about.format("tiny"))
+        wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("tiny-1.0.dist-info/RECORD", "")
+    with tarfile.open(folder / "horovod-1.0.tar.gz", "w:gz") as source:
+        trace = f"open({str(tmp_path / 'setup.py ran')!r}, 'w')\n"
+        for name, text in {"PKG-INFO": about.format("horovod"), "setup.py": trace}.items():
+            entry = tarfile.TarInfo(f"horovod-1.0/{name}")
+            entry.size = len(text)
+            source.addfile(entry, io.BytesIO(text.encode()))
+    return folder
+
+
+def known_of(folder: Path) -> dict[str, tuple[str, ...]]:
+    return {hashes.pin_of(file.name): (hashlib.sha256(file.read_bytes()).hexdigest(),) for file in folder.iterdir()}
+
+
+TINY = wheels.Pins(python="3.11", packages=("tiny==1.0",), horovod="1.0")
+
+
+def test_no_code_of_a_source_runs_while_it_is_downloaded(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashes, "known", lambda: known_of(index))
+    house = wheels.wheelhouse(TINY)
+    assert {file.name: file.read_bytes() for file in house.iterdir()} == {
+        file.name: file.read_bytes() for file in index.iterdir()
+    }
+    assert not (tmp_path / "setup.py ran").exists()
+
+
+@pytest.mark.parametrize("file", ["tiny-1.0-py3-none-any.whl", "horovod-1.0.tar.gz"])
+def test_a_file_with_another_hash_is_refused(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    wanted = known_of(index) | {hashes.pin_of(file): ("0" * 64, "1" * 64)}
+    monkeypatch.setattr(hashes, "known", lambda: wanted)
+    with pytest.raises(PhaseError) as caught:
+        wheels.wheelhouse(TINY)
+    assert caught.value.message.startswith(f"{hashes.pin_of(file)} from the package index is not the file")
+    assert list((tmp_path / "cache" / "wheels").iterdir()) == []
+    assert not (tmp_path / "setup.py ran").exists()
+
+
+def test_one_of_several_builds_is_enough(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {pin: ("0" * 64, *known) for pin, known in known_of(index).items()}
+    monkeypatch.setattr(hashes, "known", lambda: wanted)
+    assert len(list(wheels.wheelhouse(TINY).iterdir())) == 2
 
 
 def test_a_full_disk_is_said_plainly(pip: FakePip) -> None:

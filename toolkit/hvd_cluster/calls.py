@@ -70,7 +70,9 @@ class Call:
 
 def private_folder() -> Path:
     """A new folder on the share that none but this user can look into."""
-    base = share() / ".hvd_cluster"
+    # A folder for each owner: two clusters of one name may share a folder of the machines', and clear up there.
+    whose = facts().owner
+    base = share() / (f".hvd_cluster-{whose}" if whose else ".hvd_cluster")
     folder = base / f"{_owner(os.getpid())}.{secrets.token_hex(8)}"
     try:
         base.mkdir(mode=0o700, exist_ok=True)

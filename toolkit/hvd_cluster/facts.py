@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,8 @@ class Facts:
     one_machine: bool = False
     about: str = ""
     hvdctl: str = ""
+    owner: str = ""
+    """Whose cluster it is: others may use the same share."""
     after: int = 0
     """The number of the last run of earlier clusters of this name: runs count on from it."""
     described: tuple[dict[str, Any], ...] = ()
@@ -156,6 +159,7 @@ def _facts(stored: dict[str, Any]) -> Facts:
         one_machine=bool(stored.get("one_machine")),
         about=stored.get("about") or "",
         hvdctl=stored.get("hvdctl") or "",
+        owner=re.sub(r"\W", "", str(stored.get("owner") or "")),
         after=int(stored.get("after") or 0),
         described=tuple(stored["nodes"]),
     )

@@ -143,12 +143,12 @@ class _Phase:
     def update(self, detail: str) -> None:
         # A thread that was given up may still report.
         if not self.over:
-            self.detail = _printable(detail)
+            self.detail = printable(detail)
             self._board.changed(self)
 
     def note(self, text: str) -> None:
         if not self.over:
-            text = _printable(text)
+            text = printable(text)
             self._board.write(f"  {text}" if self._board.live else f"{self.title}: {text}")
 
     def line(self, spinner: str, columns: int) -> str:
@@ -176,6 +176,6 @@ def dim(text: str) -> str:
     return painted(text, 2) if text else ""
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The text without what would move the cursor or paint."""
     return re.sub(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f]", "", text)

@@ -7,19 +7,20 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shlex
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from hvdctl import keys, paths
+from pydantic import TypeAdapter, ValidationError
+
+from hvdctl import keys, paths, redact
 from hvdctl.errors import LockedError, UsageError
+from hvdctl.files import write as write
 from hvdctl.spec import Spec, masked, parse
 
 
@@ -128,9 +129,14 @@ class Cluster:
         """The nodes as Terraform last gave them, the head first; none before the first `up`."""
         data = self._read("nodes.json") or {}
         try:
-            return [Node.read(node) for node in data.get("nodes", [])]
+            nodes = [Node.read(node) for node in data.get("nodes", [])]
         except (KeyError, TypeError) as error:
             raise self._corrupt("nodes.json", f"missing {error}") from None
+        try:
+            return TypeAdapter(list[Node]).validate_python([asdict(node) for node in nodes])
+        except ValidationError as error:
+            (_, *place), told = error.errors()[0]["loc"], error.errors()[0]["msg"]
+            raise self._corrupt("nodes.json", f"{place[0]} of a node: {told[:1].lower()}{told[1:]}") from None
 
     def store_nodes(self, nodes: list[Node]) -> None:
         self._write("nodes.json", {"nodes": [asdict(node) for node in nodes]})
@@ -157,8 +163,8 @@ class Cluster:
     def key(self) -> keys.KeyPair:
         return keys.ensure(self.ssh / "id_ed25519")
 
-    def owner(self) -> str:
-        """What a machine is told to know whose it is among clusters of one name; nothing before there is a key."""
+    def key_mark(self) -> str:
+        """The mark that machines got from earlier versions of hvdctl, before there were owners; empty without a key."""
         file = keys.KeyPair(self.ssh / "id_ed25519").public_file
         return digest(file.read_text().strip()) if file.exists() else ""
 
@@ -237,19 +243,6 @@ def known() -> list[Cluster]:
     return [cluster for cluster in (Cluster(folder.name) for folder in folders) if cluster.exists]
 
 
-def write(file: Path, text: str, mode: int = 0o600) -> None:
-    """Write all or nothing."""
-    handle, name = tempfile.mkstemp(dir=paths.private(file.parent), prefix=f".{file.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as temporary:
-            temporary.write(text)
-        Path(name).chmod(mode)
-        Path(name).replace(file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def digest(*parts: object) -> str:
     """A short fingerprint of texts, bytes, files and folders."""
     sum_ = hashlib.sha256()
@@ -265,4 +258,4 @@ def digest(*parts: object) -> str:
 
 def command_line() -> str:
     """How this hvdctl was called, for the holder of a lock, without what may be secret."""
-    return masked(re.sub(r"(--env[ =][^ =]+=)\S+", r"\1...", shlex.join(sys.argv[1:])))
+    return masked(shlex.join(redact.hvdctl(sys.argv[1:])))

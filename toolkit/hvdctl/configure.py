@@ -7,11 +7,12 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hvdctl import interrupts, paths, process
+from hvdctl import interrupts, paths, process, verbatim
 from hvdctl.cluster import Cluster, write
 from hvdctl.errors import PhaseError
 
@@ -22,6 +23,18 @@ _SOCKETS = "ANSIBLE_SSH_CONTROL_PATH_DIR"
 # ansible-runner looks for Ctrl-C whenever Ansible prints something and after this time, which is 5 s by default. It
 # reads settings from a file only: those given to `run` are dropped if there is no such file.
 _SETTINGS = {"suppress_ansible_output": True, "pexpect_timeout": 0.5}
+# What Ansible, ansible-runner and its plugins read from the environment. The user's own settings are for the user's own
+# playbooks: they could turn off host key checking, or load other plugins.
+_SETTINGS_OF_OTHERS = (
+    "ANSIBLE_",
+    "_ANSIBLE_",
+    "AWX_",
+    "RUNNER_",
+    "ORIGINAL_STDOUT_CALLBACK",
+    "AD_HOC_COMMAND_ID",
+    "PROJECT_UPDATE_ID",
+    "JOB_ID",
+)
 _FAILED = {"runner_on_failed": "failed", "runner_on_unreachable": "can't be reached"}
 
 
@@ -49,6 +62,8 @@ def play(
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(mode=0o700, parents=True)
     write(work / "env" / "settings", json.dumps(_SETTINGS))
+    # A file, and not the argument: what is given on the command line is evaluated as templates.
+    write(work / "env" / "extravars", verbatim.dump(variables))
 
     # A socket's path must be short, that of a cluster's folder need not be.
     with log_file.open("a", encoding="utf-8") as log, tempfile.TemporaryDirectory(prefix="hvdctl-") as sockets:
@@ -70,28 +85,30 @@ def play(
             return False
 
         with interrupts.counted() as pressed:
-            runner = ansible_runner.run(
-                private_data_dir=str(work),
-                project_dir=str(paths.asset("playbooks")),
-                playbook=playbook,
-                inventory=str(cluster.inventory),
-                extravars=variables,
-                limit=",".join(limit) or None,
-                envvars=_environment(work, sockets),
-                event_handler=take,
-                quiet=True,
-                suppress_env_files=True,
-                # Without it ansible-runner takes the signals for itself, and keeps them.
-                cancel_callback=lambda: pressed() > 0,
-            )
+            with _without(_SETTINGS_OF_OTHERS):
+                runner = ansible_runner.interface.init_runner(
+                    private_data_dir=str(work),
+                    project_dir=str(paths.asset("playbooks")),
+                    playbook=playbook,
+                    inventory=str(cluster.inventory),
+                    limit=",".join(limit) or None,
+                    envvars=_environment(work, sockets),
+                    event_handler=take,
+                    quiet=True,
+                    suppress_env_files=True,
+                    # Without it ansible-runner takes the signals for itself, and keeps them.
+                    cancel_callback=lambda: pressed() > 0,
+                )
+            runner.run()
             # One that comes as the play ends counts too.
             interrupted = runner.status == "canceled" or pressed() > 0
         # It writes down the whole environment that it was called in, with whatever secrets are in that.
         for written in work.glob("artifacts/*/command"):
             written.unlink()
+        # Ansible's workers are in sessions of their own, and go on when it is killed. Connections are kept for some
+        # seconds, and the one to a jump host for hours if the node behind it is gone by then.
+        process.end(f"{_SOCKETS}={sockets}")
         if interrupted:
-            # Ansible's workers are in sessions of their own, and go on when it is killed.
-            process.end(f"{_SOCKETS}={sockets}")
             raise KeyboardInterrupt
         if runner.status != "successful" and not problems:
             log.write(runner.stdout.read())
@@ -157,7 +174,19 @@ def _environment(work: Path, sockets: str) -> dict[str, str]:
         "PATH": search,
         "ANSIBLE_CONFIG": str(paths.asset("playbooks", "ansible.cfg")),
         "ANSIBLE_HOME": str(work / "home"),
+        # ansible-runner turns it off unless it is set here, and the environment wins over ansible.cfg.
+        "ANSIBLE_HOST_KEY_CHECKING": "True",
         _SOCKETS: sockets,
         "ANSIBLE_ROLES_PATH": str(paths.asset("playbooks", "roles")),
         "LC_ALL": "C.UTF-8",
     }
+
+
+@contextmanager
+def _without(prefixes: tuple[str, ...]) -> Iterator[None]:
+    """Hide variables of our own environment, of which ansible-runner hands on all when it is set up."""
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(prefixes)}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)

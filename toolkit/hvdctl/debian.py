@@ -88,7 +88,9 @@ def bootstrap(client: DockerClient, suite: str, name: str, say: Callable[[str], 
     work = Path(tempfile.mkdtemp(prefix="hvdctl-debian-", dir="/var/tmp"))
     try:
         tree, archive = work / "root", work / "root.tar"
-        _do([*root, program, "--variant=minbase", suite, tree, mirror(suite).main], say, "debootstrap")
+        # Without the option a missing keyring is a warning: whatever the mirror, or the network, sent would be taken.
+        words = ["--force-check-gpg", "--variant=minbase", suite, tree, mirror(suite).main]
+        _do([*root, program, *words], say, "debootstrap")
         left_out = (
             "./proc/*",
             "./sys/*",
@@ -210,4 +212,8 @@ def _do(argv: list[Any], say: Callable[[str], None], what: str) -> None:
         if any("No space left on device" in line for line in heard):
             raise PhaseError("the disk is full: no room in /var/tmp for a Debian root", hint="free some space")
         errors = [line for line in heard if line.startswith("E:")]
-        raise PhaseError(f"{what} failed: " + (errors or heard or ["without a word"])[-1])
+        unchecked = any("keyring" in line.lower() for line in heard)
+        raise PhaseError(
+            f"{what} failed: " + (errors or heard or ["without a word"])[-1],
+            hint="Debian's keys are needed: apt-get install debian-archive-keyring" if unchecked else "",
+        )

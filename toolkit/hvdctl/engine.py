@@ -12,6 +12,7 @@ from hvdctl.errors import HvdctlError, ToolMissing
 if TYPE_CHECKING:
     from docker import DockerClient
 
+START = "start it with `sudo systemctl start docker` (`make engine` in a clone)"
 DEFAULT_URL = "unix:///var/run/docker.sock"
 # What ails this machine or its disks, never a connection.
 _OF_THIS_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS, errno.EIO}
@@ -45,7 +46,7 @@ def unreachable(error: BaseException) -> ToolMissing:
         )
     return ToolMissing(
         f"no Docker engine answers at {url()}",
-        hint="start one: `make engine`, or `sudo systemctl start docker`",
+        hint=f"{START}, or set DOCKER_HOST",
     )
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import textwrap
+from collections.abc import Callable, Sequence
 
-from hvdctl import handover, paths, providers
+from hvdctl import handover, images, jobs, owner, paths, providers
 from hvdctl.cluster import Cluster
-from hvdctl.errors import UsageError
-from hvdctl.spec import Spec
-from hvdctl.terraform import Outcome, Terraform, binary
+from hvdctl.errors import HvdctlError, UsageError
+from hvdctl.owner import Claim
+from hvdctl.spec import Spec, masked
+from hvdctl.terraform import Outcome, Terraform, binary, variables
+
+# Variables that Terraform may have to recreate a node for; it changes all others in place.
+_REPLACING = ("image", "gpus", "share", "options")
+_FEW, _WIDTH = 5, 60
+_NODE = re.compile(r"\.node\[(\d+)\]$")
 
 Ask = Callable[[str], None]
 """Puts a question to the user; returns where the answer is yes, raises where it is no or nobody can be asked."""
@@ -50,27 +58,154 @@ def move(cluster: Cluster, spec: Spec, terraform: Terraform) -> None:
         handover.check_head(cluster, spec)
 
 
-def owner(cluster: Cluster, provider: providers.Provider) -> None:
-    """The name is not that of someone else's cluster on this site: it would be taken for a half-made one of ours."""
-    if not cluster.exists and provider.site.observe(cluster.name):
+def name(cluster: Cluster, spec: Spec) -> list[Claim]:
+    """What stands under the name, which is not somebody else's on this site."""
+    provider = providers.REGISTRY[spec.provider]
+    found = provider.site.claims(cluster.name, spec)
+    if theirs := owner.theirs(provider.name, cluster.name, found):
+        raise _belongs(cluster.name, theirs[0], "choose another --name")
+    return found
+
+
+def unmarked(cluster: Cluster, provider: providers.Provider, claims: Sequence[Claim], ask: Ask, *, known: bool) -> None:
+    """The user says, once, that what has no owner mark is theirs, as older versions of hvdctl made it.
+
+    `known`: this home has a record of having made the cluster. Without one, only data that was kept is asked about:
+    what runs may be somebody else's.
+    """
+    loose = [claim for claim in claims if not claim.mark]
+    if not loose or owner.taken(provider.name, cluster.name, ""):
+        return
+    if not known and (runs := next((claim for claim in loose if not claim.is_data), None)):
         raise UsageError(
-            f"cluster {cluster.name!r} runs already, and this home does not know it ({paths.home()})",
-            hint="choose another --name, or set HVDCTL_HOME to the one it was made with",
+            f"cluster {cluster.name!r} runs already, and this home does not know it ({paths.home()}): "
+            f"{runs.thing} has no owner mark",
+            hint="choose another --name, or set HVDCTL_HOME to the one it was made with; if nobody uses it any more, "
+            f"`hvdctl down --name {cluster.name} --force` removes it",
         )
+    things = loose[0].thing if len(loose) == 1 else f"{loose[0].thing} and {len(loose) - 1} more"
+    ask(
+        f"An earlier version of hvdctl made {things} of cluster {cluster.name!r}, without an owner mark. "
+        "Are you the one who made it?"
+    )
+    owner.take(provider.name, cluster.name, "")
 
 
-def needs_plan(cluster: Cluster, spec: Spec) -> bool:
-    """Whether what would change must be known before anything is."""
-    jobs = providers.REGISTRY[spec.provider].expires and bool(cluster.nodes())
-    return jobs or share_on_head(cluster, spec)
+def elsewhere(name: str, found: Sequence[tuple[str, Claim]]) -> UsageError:
+    """Why `down` does not touch a cluster that this home has no record of; `found` is what the sites have."""
+    ours = [claim for site, claim in found if owner.mine(site, name, claim.mark)]
+    theirs = [claim for _, claim in found if claim.mark]
+    if not found:
+        return UsageError(f"there is no cluster {name!r}", hint="`hvdctl list` shows what there is")
+    if ours:
+        is_data = all(claim.is_data for claim in ours)
+        return UsageError(
+            f"only the kept data of cluster {name!r} is left: {ours[0].thing}"
+            if is_data
+            else f"this home has no record of cluster {name!r}, but {ours[0].thing} of it is yours",
+            hint=f"`hvdctl down --name {name} --force` removes it"
+            + (f"; `hvdctl up --name {name}` takes it again" if is_data else ""),
+        )
+    if theirs:
+        return _belongs(name, theirs[0], "its owner removes it")
+    return UsageError(
+        f"cluster {name!r} is not known here, but something carries its label, without an owner mark: "
+        f"{found[0][1].thing}",
+        hint=f"`hvdctl down --name {name} --force` removes it",
+    )
 
 
-def agreed(cluster: Cluster, spec: Spec, planned: Outcome, ask: Ask) -> None:
+def _belongs(name: str, claim: Claim, way: str) -> UsageError:
+    return UsageError(
+        f"cluster {name!r} is somebody else's: {claim.thing} belongs to {claim.owner}",
+        hint=f"{way}; if that home is yours, set HVDCTL_HOME to it; if it is gone for good, "
+        f"`hvdctl down --name {name} --force --owner {claim.mark}` removes what it made",
+    )
+
+
+def image(cluster: Cluster, spec: Spec, *, keep: bool) -> str:
+    """The image for the nodes: the one that the spec stands for, or with `keep` the one that they have."""
+    wanted = images.for_spec(spec)
+    if not keep:
+        return wanted
+    has = _image(cluster)
+    if not has or not cluster.nodes():
+        raise UsageError(f"--keep-image: cluster {cluster.name!r} has no nodes whose image could stay")
+    stored = cluster.spec()
+    if changed := [key for key in ("image", "framework", "jupyter") if getattr(stored, key) != getattr(spec, key)]:
+        raise UsageError(
+            f"--keep-image conflicts with a new value of {' and '.join(changed)}", hint="leave one of them out"
+        )
+    if spec.image == "auto" and images.identity(has) is None:
+        raise UsageError(
+            f"--keep-image: the Docker engine has no image {has!r} any more",
+            hint=f"`hvdctl up --name {cluster.name}` recreates the nodes from {wanted}",
+        )
+    return has
+
+
+def needs_plan(cluster: Cluster, spec: Spec, terraform: Terraform, wanted: dict[str, object]) -> bool:
+    """Whether what would change must be known before anything is; `wanted` are the variables for Terraform."""
+    if not cluster.nodes():
+        return share_on_head(cluster, spec)
+    had = variables(cluster.terraform)
+    return (
+        providers.REGISTRY[spec.provider].expires
+        or share_on_head(cluster, spec)
+        or any(had.get(name) != wanted[name] for name in _REPLACING)
+        or cluster.record("provision").get("module") != terraform.version()
+    )
+
+
+def agreed(cluster: Cluster, spec: Spec, planned: Outcome, image: str, ask: Ask) -> None:
     """The user agrees to what would be lost."""
-    if share_on_head(cluster, spec):
-        head(cluster, planned, ask)
-    else:
-        replaced(cluster, planned, ask)
+    if share_on_head(cluster, spec) and head(cluster, planned, ask):
+        return
+    if replaced(cluster, planned, ask):
+        return
+    if names := recreated(cluster, spec, planned, image):
+        which = ", ".join(names) if len(names) <= _FEW else f"{len(names)} nodes"
+        ask(f"Recreate {which} of {cluster.name!r}{_why(cluster, spec, image)}? {ending(cluster)}".rstrip())
+
+
+def recreated(cluster: Cluster, spec: Spec, planned: Outcome, image: str) -> list[str]:
+    """The nodes that stay in the cluster and would start again from nothing, by name."""
+    found = {int(match[1]) for match in map(_NODE.search, planned.changes.get("replace", [])) if match}
+    # On machines the node's container goes, which Terraform knows nothing of.
+    if providers.REGISTRY[spec.provider].kind == "machine" and _image(cluster) not in ("", image):
+        found |= set(range(min(spec.nodes, len(cluster.nodes()))))
+    return [f"node{index}" for index in sorted(found)]
+
+
+def ending(cluster: Cluster) -> str:
+    """The runs that end with their nodes, as a sentence; empty if there are none."""
+    missed: list[bool] = []
+    try:
+        found = [row for row in jobs.rows(cluster, lambda: missed.append(True)) if row["state"] not in jobs.FINAL]
+    except HvdctlError:
+        found, missed = [], [True]
+    if missed and cluster.nodes():
+        return "The head does not answer, so runs that this would end can't be listed."
+    if not found:
+        return ""
+    named = (f"run {row['id']} ({textwrap.shorten(str(row['command']), _WIDTH, placeholder='...')})" for row in found)
+    return f"This ends {', '.join(named)}."
+
+
+def _image(cluster: Cluster) -> str:
+    """The image that the nodes were last made from; empty if that is not known."""
+    return str(variables(cluster.terraform).get("image") or "")
+
+
+def _why(cluster: Cluster, spec: Spec, image: str) -> str:
+    """Why nodes would be recreated, with the way to keep them."""
+    had = _image(cluster)
+    if had == image:
+        return ""
+    stored = cluster.spec()
+    if any(getattr(stored, key) != getattr(spec, key) for key in ("image", "framework", "jupyter", "gpus")):
+        return f" from the image {masked(image)}"
+    return f" from {masked(image)}, the image of this version of hvdctl (--keep-image keeps {masked(had)})"
 
 
 def share_on_head(cluster: Cluster, spec: Spec) -> bool:
@@ -80,19 +215,31 @@ def share_on_head(cluster: Cluster, spec: Spec) -> bool:
     return stands and spec.share == "auto"
 
 
-def head(cluster: Cluster, planned: Outcome, ask: Ask) -> None:
-    """The user agrees where the head would be made anew, and the share with it; the contract calls it node[0]."""
+def head(cluster: Cluster, planned: Outcome, ask: Ask) -> bool:
+    """The user agrees where the head would be made anew, and the share with it; the contract calls it node[0].
+
+    Returns whether that was a question.
+    """
     lost = [one for action in ("replace", "delete") for one in planned.changes.get(action, [])]
-    if any(address.endswith(".node[0]") for address in lost):
-        ask(f"Make node0 of {cluster.name!r} anew, with the loss of all data on its share (`hvdctl pull` saves it)?")
+    if not any(address.endswith(".node[0]") for address in lost):
+        return False
+    question = f"Make node0 of {cluster.name!r} anew, with the loss of all data on its share (`hvdctl pull` saves it)?"
+    ask(f"{question} {ending(cluster)}".rstrip())
+    return True
 
 
-def replaced(cluster: Cluster, planned: Outcome, ask: Ask) -> None:
-    """The user agrees where jobs that run would be given up for others, which queue first."""
+def replaced(cluster: Cluster, planned: Outcome, ask: Ask) -> bool:
+    """The user agrees where jobs that run would be given up for others, which queue first.
+
+    Returns whether that was a question.
+    """
     anew = [address for address in planned.changes.get("replace", []) if "_job." in address]
-    if anew:
-        jobs = "a job" if len(anew) == 1 else f"{len(anew)} jobs"
-        ask(f"Cancel {jobs} of {cluster.name!r} and submit anew with other settings? It may have to queue again.")
+    if not anew:
+        return False
+    which = "a job" if len(anew) == 1 else f"{len(anew)} jobs"
+    question = f"Cancel {which} of {cluster.name!r} and submit anew with other settings? It may have to queue again."
+    ask(f"{question} {ending(cluster)}".rstrip())
+    return True
 
 
 def keep(cluster: Cluster, keep_data: bool) -> None:
@@ -105,6 +252,13 @@ def keep(cluster: Cluster, keep_data: bool) -> None:
             f"--keep-data: the share of {cluster.name!r} is on the disk of its head, which goes with it",
             hint="`hvdctl pull` what you need, then `hvdctl down`",
         )
+
+
+def kept_data(cluster: Cluster, provider: providers.Provider) -> bool:
+    """Whether a new cluster takes the share that `down --keep-data` left to it: it may hold results."""
+    if cluster.exists or provider.kind == "machine" or provider.keeps_share:
+        return False
+    return bool(provider.site.leftovers(cluster.name))
 
 
 def _leftovers(name: str, provider: str) -> list[str]:

@@ -39,6 +39,9 @@ def release(cluster: Cluster, nodes: Sequence[Node], step: Step) -> list[str]:
     gone = _apart(cluster.nodes(), nodes)
     if not gone or not cluster.inventory.exists():
         return []
+    gone = _ours(cluster, gone, step)
+    if not gone:
+        return []
     try:
         configure.play(cluster, "teardown.yml", {"nfs_keep_data": True}, step.update, limit=machines.names(gone))
     except PhaseError as error:
@@ -54,10 +57,22 @@ def undo(cluster: Cluster, keep_data: bool, step: Step) -> HvdctlError | None:
             return None
         if not providers.REGISTRY[cluster.spec().provider].keeps_machines:
             return None
-        configure.play(cluster, "teardown.yml", {"nfs_keep_data": keep_data}, step.update)
+        nodes = cluster.nodes()
+        ours = _ours(cluster, nodes, step)
+        limit = machines.names(ours) if len(ours) < len(nodes) else []
+        if ours:
+            configure.play(cluster, "teardown.yml", {"nfs_keep_data": keep_data}, step.update, limit=limit)
     except HvdctlError as error:
         return error
     return None
+
+
+def _ours(cluster: Cluster, nodes: Sequence[Node], step: Step) -> list[Node]:
+    """Those whose machine no other owner's cluster of this name has taken since."""
+    ceded = static.ceded(cluster.name)
+    if taken := [node.place for node in nodes if node.name in ceded]:
+        step.note(f"left alone, as another owner's cluster has them: {', '.join(taken)}")
+    return [node for node in nodes if node.name not in ceded]
 
 
 def _apart(nodes: Sequence[Node], others: Sequence[Node]) -> list[Node]:

@@ -135,7 +135,7 @@ class Lines:
         if not self.error:
             return PhaseError(
                 f"{name} was not built: the Docker engine went away in the middle",
-                hint="start it again with `make engine`, then run this again: finished steps are kept",
+                hint=f"{engine.START}, then run this again: finished steps are kept",
                 log=self.log,
             )
         telling = [line for line in self._last if _TROUBLE.search(line) and line != self.error]

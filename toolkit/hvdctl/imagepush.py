@@ -4,19 +4,21 @@ It goes over SSH to the first machine only, which hands every piece on to the ne
 the line: the time grows with the size of the image, hardly with the number of machines. Layers that all of them have
 stay here.
 
-Between the machines it is plain TCP on the cluster's own network. A machine takes the stream of the one that knows the
-word that it was told over SSH; and what was loaded is an image of the right id, or of the right layers where an engine
-counts ids in another way, or an error.
+Between the machines it is TCP on the cluster's own network, as they can't log in to each other. Each transfer has a
+secret, told to every machine over SSH, that seals every piece: see relay.py. And what was loaded is an image of the
+right id, or of the right layers and settings where an engine counts ids in another way, or an error.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import random
 import re
+import resource
 import secrets
 import select
 import shlex
@@ -35,6 +37,11 @@ from hvdctl.errors import HvdctlError
 # A login shell may have words of its own to say before it.
 _MARK = "hvdctl:images"
 _LAYERS = f"echo {_MARK}; docker image ls --quiet --no-trunc | sort -u | xargs --no-run-if-empty docker image inspect"
+# What is run, as whom, and with what, in the words of `docker image inspect`.
+_SETTINGS = (
+    "Cmd", "Entrypoint", "Env", "ExposedPorts", "Healthcheck", "Labels", "OnBuild", "Shell", "StopSignal", "User",
+    "Volumes", "WorkingDir",
+)  # fmt: skip
 # Logins at the same time, as sshd by default drops some of more than ten, and seconds for each; a relay waits much
 # longer for the last of them.
 _AT_ONCE = 8
@@ -99,7 +106,7 @@ class _Chain:
         self._ssh_config = ssh_config
         self._machines = list(machines)
         self._addresses = addresses
-        self._words = {name: secrets.token_hex(16) for name in machines}
+        self._secret = secrets.token_bytes(32)
         self._relays: dict[str, subprocess.Popen[bytes]] = {}
         self._said: dict[str, list[str]] = {name: [] for name in machines}
         self._ports: dict[str, int] = {}
@@ -120,17 +127,16 @@ class _Chain:
         onward: dict[str, Any] | None = None
         for name in reversed(self._machines):
             self._tell(name, onward)
-            onward = {"address": self._addresses[name], "port": self._ports[name], "word": self._words[name]}
+            onward = {"address": self._addresses[name], "port": self._ports[name]}
 
     def send(self, pieces: Iterable[bytes]) -> int:
         """Feed the first machine; gives the number of bytes."""
         pipe, sent = cast(IO[bytes], self._relays[self._machines[0]].stdin), 0
         os.set_blocking(pipe.fileno(), False)
         try:
-            for piece in pieces:
-                self._write(pipe, len(piece).to_bytes(4, "big") + piece)
+            for number, piece in enumerate(itertools.chain(pieces, [b""])):
+                self._write(pipe, relay.sealed(self._secret, number, piece))
                 sent += len(piece)
-            self._write(pipe, bytes(4))
         except BrokenPipeError:
             pass  # what went wrong is told by the machines themselves
         limit = relay.LIMITS["load"] + _SLACK
@@ -160,12 +166,12 @@ class _Chain:
 
     def _login(self, name: str) -> subprocess.Popen[bytes]:
         far = "sudo -n python3 -c " + shlex.quote(Path(relay.__file__).read_text())
-        argv = [process.tool("ssh"), "-F", str(self._ssh_config), "-o", "BatchMode=yes", name, "--", far]
+        argv = [*ssh.words(self._ssh_config), name, "--", far]
         self._relays[name] = process.start(
             argv, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         listen = self._addresses[name] if name != self._machines[0] else None
-        self._tell(name, {"listen": listen, "word": self._words[name]})
+        self._tell(name, {"listen": listen, "secret": self._secret.hex()})
         return self._relays[name]
 
     def _tell(self, name: str, what: dict[str, Any] | None) -> None:
@@ -243,7 +249,7 @@ class _Chain:
 
 def _held(ssh_config: Path, machines: Sequence[str]) -> dict[str, Held]:
     """What each machine's engine has, asked of all side by side."""
-    words = [process.tool("ssh"), "-F", str(ssh_config), "-o", "BatchMode=yes"]
+    words = ssh.words(ssh_config)
     answers = ssh.gather(
         [[*words, name, "--", f"sudo -n sh -c {shlex.quote(_LAYERS)}"] for name in machines], timeout=120
     )
@@ -274,6 +280,12 @@ def _of_containerd(image: dict[str, Any]) -> bool:
     return any(known.endswith(f"@{image['Id']}") for known in image.get("RepoDigests") or [])
 
 
+def _settings(image: dict[str, Any]) -> dict[str, Any]:
+    """All of an image's configuration that containers run by; engines differ in how they write that it is empty."""
+    config = image.get("Config") or {}
+    return {key: config.get(key) or None for key in _SETTINGS} | {key: image.get(key) for key in ("Architecture", "Os")}
+
+
 def _chain_of(image: dict[str, Any]) -> list[str]:
     return image["RootFS"].get("Layers") or []
 
@@ -281,13 +293,17 @@ def _chain_of(image: dict[str, Any]) -> list[str]:
 def _has(held: Held, tag: str, wanted: dict[str, Any], *, arrived: bool = False) -> bool:
     """Whether the machine has the image under its name.
 
-    An engine may count ids in another way than the one here. There an image of the same layers and the same moment is
-    the same one; and of the same layers is enough for one that was just loaded without an error.
+    An engine may count ids in another way than the one here. There an image of the same layers, settings and moment is
+    the same one; the moment does not count for one that was just loaded without an error.
     """
     for one in held.images:
         if tag in (one.get("RepoTags") or []):
+            if one["Id"] == wanted["Id"]:
+                return True
+            otherwise = _of_containerd(one) or _of_containerd(wanted)
             moment = arrived or one.get("Created") == wanted.get("Created")
-            return one["Id"] == wanted["Id"] or (moment and _chain_of(one) == _chain_of(wanted))
+            same = (_chain_of(one), _settings(one)) == (_chain_of(wanted), _settings(wanted))
+            return otherwise and moment and same
     return False
 
 
@@ -296,6 +312,9 @@ def main(argv: Sequence[str]) -> int:
     from docker.errors import DockerException
 
     ssh_config, image, *places = argv
+    # Each machine has a login until the end.
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], min(limits[1], 4096)), limits[1]))
     addresses = dict(place.split("=", 1) for place in places)
     try:
         done = push(Path(ssh_config), image, list(addresses), addresses)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from hvdctl import engine, graph, imageparts, paths, wheels
+from hvdctl import engine, graph, imageparts, paths, turns, wheels
 from hvdctl.errors import HvdctlError
 from hvdctl.imageplan import Plan, plan_of
-from hvdctl.progress import Progress
+from hvdctl.progress import Progress, Step
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from hvdctl.spec import Spec
 
 FRAMEWORKS = wheels.FRAMEWORKS
+# All images take a quarter of that on two slow cores.
+_TURN_S = 7200.0
 
 
 @dataclass(frozen=True)
@@ -158,15 +159,19 @@ def current() -> frozenset[str]:
 
 @contextmanager
 def turn(progress: Progress) -> Iterator[None]:
-    """One build at a time on this machine; the lock goes with its process, however that ends."""
+    """One build at a time on this machine; while another one is under way, the progress shows whose."""
     path = paths.cache() / "images.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with progress.phase("Waiting for another hvdctl that builds images"):
-                fcntl.flock(handle, fcntl.LOCK_EX)
+    with ExitStack() as shown, ExitStack() as held:
+        steps: list[Step] = []
+
+        def waiting(holder: str) -> None:
+            if not steps:
+                steps.append(shown.enter_context(progress.phase("Waiting for another hvdctl that builds images")))
+            steps[0].update(holder)
+
+        held.enter_context(turns.alone(path, "building images", waiting, limit=_TURN_S))
+        shown.close()
         yield
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hvdctl.cluster import Node
+from hvdctl.errors import UsageError
 from hvdctl.providers import Access
 
 HOME = "/home/hvd"
@@ -27,6 +29,8 @@ STRICT = (
     "ConnectTimeout 10",
     "LogLevel ERROR",
 )
+# Ends a quoted word of an ssh config, or is replaced in it.
+_NO_WORD = re.compile(r"[\"\\\x00-\x1f\x7f]|\$\{")
 
 
 def inventory(cluster: str, nodes: Sequence[Node], ssh_config: Path) -> dict[str, Any]:
@@ -61,14 +65,14 @@ def ssh_host(node: str, kind: str) -> str:
 
 def ssh_config(cluster: str, nodes: Sequence[Node], key: Path, known_hosts: Path, access: Access | None = None) -> str:
     """How this machine reaches the nodes, and the machines under them, by name."""
-    known = f"UserKnownHostsFile {_quoted(known_hosts)}"
-    ours: tuple[str, ...] = ("IdentitiesOnly yes", f"IdentityFile {_quoted(key)}", known, *STRICT)
+    known = f"UserKnownHostsFile {quoted(known_hosts)}"
+    ours: tuple[str, ...] = ("IdentitiesOnly yes", f"IdentityFile {quoted(key)}", known, *STRICT)
     if access is None:
         theirs = ours
     elif access.key is None:
         theirs = (known, *STRICT)
     else:
-        theirs = ("IdentitiesOnly yes", f"IdentityFile {_quoted(access.key)}", known, *STRICT)
+        theirs = ("IdentitiesOnly yes", f"IdentityFile {quoted(access.key)}", known, *STRICT)
     blocks = []
     for node in nodes:
         made = ssh_host(node.name, node.kind)
@@ -83,7 +87,7 @@ def ssh_config(cluster: str, nodes: Sequence[Node], key: Path, known_hosts: Path
                 _block(node.name, *at, f"HostKeyAlias {alias(cluster, node.name)}", *ours, f"ProxyJump {made}")
             )
     if any(node.ssh_proxy for node in nodes):
-        files = " ".join(_quoted(file) for file in (known_hosts, *(access.known_hosts if access else ())))
+        files = " ".join(quoted(file) for file in (known_hosts, *(access.known_hosts if access else ())))
         blocks.append(_block("*", *(line for line in theirs if line != known), f"UserKnownHostsFile {files}"))
     return "\n".join(blocks)
 
@@ -113,8 +117,17 @@ def hostfile(nodes: Sequence[Node]) -> str:
     return "".join(f"{node.name} slots={node.slots}\n" for node in nodes)
 
 
-def bundle(cluster: str, nodes: Sequence[Node], host_keys: Mapping[str, Sequence[str]], key: str) -> dict[str, Any]:
+def bundle(
+    cluster: str,
+    nodes: Sequence[Node],
+    host_keys: Mapping[str, Sequence[str]],
+    key: str,
+    *,
+    packages: str = "/shared/python",
+) -> dict[str, Any]:
     """Every file that a node still needs, as one document: one task for each node in place of many. No secrets.
+
+    `packages` is the folder on the share that ~/python leads to.
 
     Nodes that made their own keys learn those of the others, beside the cluster's public `key`, and their names too.
     """
@@ -127,7 +140,8 @@ def bundle(cluster: str, nodes: Sequence[Node], host_keys: Mapping[str, Sequence
     if own:
         files.append((NODE_AUTHORIZED, "".join(f"{line}\n" for line in (key, *own)), "0600"))
     document: dict[str, Any] = {
-        "files": [{"path": path, "content": content, "mode": mode} for path, content, mode in files]
+        "files": [{"path": path, "content": content, "mode": mode} for path, content, mode in files],
+        "links": [{"path": f"{HOME}/python", "folder": packages}],
     }
     return document | {"hosts": [[node.private_address, node.name] for node in nodes]} if own else document
 
@@ -168,5 +182,12 @@ def _block(host: str, *lines: str) -> str:
     return "\n  ".join([f"Host {host}", *lines]) + "\n"
 
 
-def _quoted(path: Path) -> str:
-    return f'"{path}"'
+def quoted(path: Path) -> str:
+    """The path as a word of an ssh config; raise if it would be more than that there."""
+    text = str(path)
+    if _NO_WORD.search(text):
+        raise UsageError(
+            f"{text!r} can't be written into a configuration of ssh",
+            hint="use a path without quotation marks, backslashes, line breaks and ${",
+        )
+    return '"{}"'.format(text.replace("%", "%%"))

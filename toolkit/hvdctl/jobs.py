@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import select
 import shlex
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from hvdctl import inventory, paths, process, providers, ssh
+from hvdctl import incoming, inventory, process, providers, records, redact, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, JobFailed, UsageError
 from hvdctl.profile import Profile
+from hvdctl.records import FINAL as FINAL
+from hvdctl.records import NUMBER, Record
 from hvdctl.spec import Spec
 
 SHARE = PurePosixPath("/shared")
 LAUNCHERS = ("horovod", "mpi", "torch")
-FINAL = {"succeeded", "failed", "cancelled", "lost"}
 CANCELLED = 130
 _IGNORED = (".git", ".venv", "venv", "__pycache__", "*.pyc", "node_modules", ".mypy_cache", ".pytest_cache")
 _IGNORE_FILE = ".hvdctlignore"
 _SECRET = "env.json"  # noqa: S105 - the name of the file that stays on the share
 _RECONNECTS = 5
 
-Record = dict[str, Any]
 Request = dict[str, Any]
 
 
@@ -69,9 +69,11 @@ def request(
     cpus = spec.cpus or (cores / len(hosts) if cores else None)
     most = max(taken for _, taken in hosts)
     tuned = profile.threads_for(len(hosts), most) if profile else None
+    shown = redact.words(job.command)
     return {
         "command": list(job.command),
-        "user_command": shlex.join(job.command),
+        **({"shown": shown} if shown != list(job.command) else {}),
+        "user_command": shlex.join(shown),
         "np": np,
         "launcher": launcher,
         "hosts": hosts,
@@ -188,10 +190,14 @@ def follow(
 
 def show(cluster: Cluster, run: int) -> Record:
     """The record of a run, from the head, else the copy kept here."""
-    return cast(
-        Record,
-        _asked(cluster, lambda head: ssh.agent(cluster, head, "show", str(run)), lambda: _copy(cluster, run)),
-    )
+
+    def ask(head: str) -> Record:
+        record = ssh.agent(cluster, head, "show", str(run))
+        if problem := records.whole(record, run):
+            raise UsageError(f"the record of run {run} on {head} is damaged: {problem}", hint="`hvdctl jobs` lists all")
+        return cast(Record, record)
+
+    return cast(Record, _asked(cluster, ask, lambda: records.load(cluster, run)))
 
 
 def rows(cluster: Cluster, missed: Callable[[], None] = lambda: None) -> list[Record]:
@@ -199,8 +205,7 @@ def rows(cluster: Cluster, missed: Callable[[], None] = lambda: None) -> list[Re
 
     `missed` is called where there is a head that can't be asked.
     """
-    copies = [_copy(cluster, int(folder.name)) for folder in _kept(cluster)]
-    kept = {int(copy["id"]): {**copy, "command": copy["user_command"]} for copy in copies}
+    kept = {int(row["id"]): row for row in records.rows(cluster)}
     if not kept and not cluster.exists:
         cluster.spec()  # says that there is no such cluster
 
@@ -209,7 +214,7 @@ def rows(cluster: Cluster, missed: Callable[[], None] = lambda: None) -> list[Re
             missed()
         return []
 
-    live = cast(list[Record], _asked(cluster, lambda head: ssh.agent(cluster, head, "list"), unasked))
+    live = _asked(cluster, lambda head: records.checked(ssh.agent(cluster, head, "list")), unasked)
     merged = {**kept, **{int(row["id"]): row for row in live}}
     return [merged[number] for number in sorted(merged)]
 
@@ -231,22 +236,39 @@ def cancel(cluster: Cluster, run: int) -> Record:
     return record
 
 
-def fetch(cluster: Cluster, run: int) -> Path:
-    """Copy the record and logs of a run from the share to the cluster's folder."""
-    target = cluster.runs / str(run)
-    target.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _rsync(cluster, [f"--exclude={_SECRET}", f"{ssh.pick(cluster).name}:{SHARE}/runs/{run}/"], f"{target}/")
-    return target
+def fetch(cluster: Cluster, run: int, say: Callable[[str], None] = lambda text: None) -> Path:
+    """Copy the record and logs of a run from the share to the cluster's folder; `say` is told what was left there."""
+    arrived = _bring(cluster, [f"runs/{run}"], incoming.LIMIT)
+    for note in arrived.notes():
+        say(f"run {run}: {note}; `hvdctl pull runs/{run} --name {cluster.name}` may bring it")
+    return cluster.runs / str(run)
 
 
-def collect(cluster: Cluster) -> None:
-    """Copy the records of all runs, and the benches that were measured in notebooks."""
-    head = ssh.pick(cluster).name
-    if ssh.agent(cluster, head, "list"):
-        cluster.runs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _rsync(cluster, [f"--exclude={_SECRET}", f"{head}:{SHARE}/runs/"], f"{cluster.runs}/")
-    if ssh.run(cluster, head, ["test", "-d", f"{SHARE}/bench"]).returncode == 0:
-        _rsync(cluster, ["--ignore-existing", f"{head}:{SHARE}/bench/"], f"{paths.private(cluster.folder / 'bench')}/")
+def collect(cluster: Cluster, limit: int = incoming.LIMIT) -> incoming.Arrived:
+    """Copy the records of all runs, and the benches that were measured in notebooks; what came and what did not."""
+    return _bring(cluster, ["runs", "bench"], limit)
+
+
+def _bring(cluster: Cluster, names: Sequence[str], limit: int) -> incoming.Arrived:
+    things, skipped = incoming.listed(cluster, str(SHARE), names, cluster.folder)
+    things = [thing for thing in things if not _stays(cluster, os.fsdecode(thing.name))]
+    taken, left = incoming.chosen(things, limit, _no_result)
+    arrived = incoming.copy(cluster, str(SHARE), taken, cluster.folder, modes=incoming.PRIVATE, limit=limit)
+    arrived.left = [*skipped, *left]
+    return arrived
+
+
+def _stays(cluster: Cluster, name: str) -> bool:
+    """Whether something on the share is not for here: what a job keeps secret, and benches that are here already."""
+    parts = name.split("/")
+    if parts[0] == "runs":
+        return len(parts) == 3 and parts[2] == _SECRET
+    return os.path.lexists(cluster.folder / name) and not (cluster.folder / name).is_dir()
+
+
+def _no_result(name: str) -> str:
+    parts = name.split("/")
+    return "not the folder of a run" if parts[0] == "runs" and parts[1:] and not NUMBER.fullmatch(parts[1]) else ""
 
 
 def log_file(cluster: Cluster, run: int, rank: int | None) -> Path:
@@ -288,11 +310,50 @@ def push(cluster: Cluster, sources: Sequence[Path], target: str) -> str:
     return str(remote)
 
 
-def pull(cluster: Cluster, source: str, target: Path) -> Path:
-    """Copy a file or folder from the share to here."""
-    target.mkdir(parents=True, exist_ok=True)
-    _rsync(cluster, [f"{ssh.pick(cluster).name}:{on_share(source)}"], f"{target}/")
-    return target
+def pull(
+    cluster: Cluster, source: str, target: Path, limit: int = incoming.LIMIT, *, into: bool = False
+) -> incoming.Arrived:
+    """Copy a file or folder from the share to here; what came, and what did not.
+
+    It goes into the target if that is a folder, or is to be one (`into`); a file else gets the name of the target.
+    What is larger than the limit does not come at all.
+    """
+    remote = on_share(source)
+    base, name = str(remote.parent), remote.name
+    incoming.refuse_links(target, [])
+    with incoming.empty() as nothing:
+        things, skipped = incoming.listed(cluster, base, [name], target if target.is_dir() else nothing)
+    if not things:
+        raise UsageError(
+            f"{remote} is a link or a device" if skipped else f"there is no {remote} on the share",
+            hint=f"`hvdctl exec --name {cluster.name} -- ls -l {remote.parent}` shows what there is",
+        )
+    size = sum(thing.size for thing in things if thing.new and not thing.folder)
+    if size > limit:
+        raise HvdctlError(
+            f"{remote} holds {incoming.amount(size)}, over the limit of {incoming.amount(limit)}; nothing was copied",
+            hint=f"`--max-size {-(-size // 2**30)}g` allows it; or name a part of it",
+        )
+    folder = any(thing.folder for thing in things)
+    if folder and target.exists() and not target.is_dir():
+        raise UsageError(f"{target} is a file and can't take the folder {remote}", hint="name a folder")
+    taken, left = incoming.chosen(things, limit)
+    if folder or into or target.is_dir():
+        arrived = incoming.copy(cluster, base, taken, target, modes=incoming.ASKED_FOR, limit=limit)
+    else:
+        arrived = _named(cluster, base, taken, target, limit)
+    arrived.left = [*skipped, *left]
+    return arrived
+
+
+def _named(cluster: Cluster, base: str, taken: Sequence[incoming.Thing], target: Path, limit: int) -> incoming.Arrived:
+    """Bring one file under another name."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".hvdctl-") as place:
+        arrived = incoming.copy(cluster, base, taken, Path(place), modes=incoming.ASKED_FOR, limit=limit)
+        for file in Path(place).iterdir():
+            file.replace(target)
+    return arrived
 
 
 def on_share(path: str) -> PurePosixPath:
@@ -300,6 +361,8 @@ def on_share(path: str) -> PurePosixPath:
     full = SHARE / path
     if SHARE not in (full, *full.parents) or ".." in full.parts:
         raise UsageError(f"{path!r} is not on the share; write a path below {SHARE}")
+    if problem := incoming.unfit(os.fsencode(full.relative_to("/"))):
+        raise UsageError(f"{incoming.shown(os.fsencode(path))}: {problem}", hint="rename it on the share")
     return full
 
 
@@ -340,34 +403,16 @@ def _asked(cluster: Cluster, ask: Callable[[str], Any], otherwise: Callable[[], 
         return otherwise()
 
 
-def _copy(cluster: Cluster, run: int) -> Record:
-    file = cluster.runs / str(run) / "run.json"
-    try:
-        record: Record = json.loads(file.read_text())
-    except (OSError, ValueError):
-        raise UsageError(f"there is no run {run} of cluster {cluster.name!r}", hint="`hvdctl jobs` lists all") from None
-    if record["state"] not in FINAL:
-        record["state"] = "lost"
-    return record
-
-
 def last_kept(cluster: Cluster) -> int:
-    """The highest number of the runs whose records are here; 0 where there are none."""
-    return max((int(run.name) for run in _kept(cluster)), default=0)
-
-
-def _kept(cluster: Cluster) -> list[Path]:
-    folders = cluster.runs.iterdir() if cluster.runs.is_dir() else []
-    return [folder for folder in folders if folder.name.isdecimal() and (folder / "run.json").exists()]
+    """The highest number of the runs that have a folder here; 0 if there are none."""
+    return max(records.numbers(cluster), default=0)
 
 
 def _rsync(cluster: Cluster, arguments: Sequence[str], target: str) -> None:
-    over = shlex.join([process.tool("ssh"), "-F", str(cluster.ssh_config), "-o", "BatchMode=yes"])
+    """Copy from here to the share."""
     argv = [process.tool("rsync"), "--archive", "--compress", "--mkpath", "--no-owner", "--no-group"]
-    done = process.capture([*argv, "-e", over, *arguments, target])
+    done = process.capture([*argv, "-e", incoming.shell(cluster), *arguments, target])
     if done.returncode:
-        said = [line for line in done.stderr.strip().splitlines() if line.strip()]
-        told = next((line for line in said if "rsync error" not in line), said[-1] if said else "no reason given")
-        if "No space left" in done.stderr:
-            told = "no space is left on the share"
+        full = "No space left" in done.stderr
+        told = "no space is left on the share" if full else incoming.reason(done.stderr.splitlines())
         raise HvdctlError(f"copying failed: {told}")

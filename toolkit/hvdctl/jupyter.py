@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from hvdctl import __version__, jobs, providers, ssh, tunnel
+from hvdctl import __version__, jobs, owner, providers, ssh, tunnel
 from hvdctl.cluster import Cluster, Node, write
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.progress import Step
@@ -74,7 +74,7 @@ def variables(cluster: Cluster, spec: Spec, told: dict[str, Any]) -> dict[str, A
         about = ""
     file = _file(cluster, "facts.json")
     # Numbers of runs go on after `down`, and figures of benches say what the nodes are: also those of notebooks.
-    told = told | {"after": jobs.last_kept(cluster), "about": about}
+    told = told | {"after": jobs.last_kept(cluster), "about": about, "owner": owner.this().id}
     write(file, json.dumps(told, indent=1) + "\n")
     return {"jupyter_wanted": spec.jupyter, "jupyter_facts": str(file)}
 

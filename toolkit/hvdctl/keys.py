@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hvdctl import paths
+from hvdctl import files
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+_KIND = "ssh-ed25519 "
 
 
 @dataclass(frozen=True)
@@ -22,16 +27,40 @@ class KeyPair:
         """The public half as one line without a comment."""
         return self.public_file.read_text().strip()
 
+    @property
+    def whole(self) -> bool:
+        """Whether both halves are there; a full disk may have left an empty file."""
+        try:
+            return self.private.stat().st_size > 0 and self.public.startswith(_KIND)
+        except (OSError, UnicodeDecodeError):
+            return False
+
 
 def ensure(private: Path) -> KeyPair:
-    """The Ed25519 key pair in this file and its .pub, made where it is not there yet."""
+    """The Ed25519 key pair in this file and its .pub, made if it is not there yet.
+
+    A public half that is missing or broken is made again from the private one: nodes may have it already.
+    """
     pair = KeyPair(private)
-    if not (private.exists() and pair.public_file.exists()):
-        _write(private)
+    if not pair.whole:
+        _write(pair, _stored(private))
     return pair
 
 
-def _write(private: Path) -> None:
+def _stored(private: Path) -> Ed25519PrivateKey | None:
+    """The private key in a file; None if there is none, or if the file is broken."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    try:
+        key = load_ssh_private_key(private.read_bytes(), None)
+    except (FileNotFoundError, ValueError, UnsupportedAlgorithm):
+        return None
+    return key if isinstance(key, Ed25519PrivateKey) else None
+
+
+def _write(pair: KeyPair, stored: Ed25519PrivateKey | None) -> None:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
@@ -40,12 +69,8 @@ def _write(private: Path) -> None:
         PublicFormat,
     )
 
-    paths.private(private.parent)
-    key = Ed25519PrivateKey.generate()
-    private.unlink(missing_ok=True)
-    with os.fdopen(os.open(private, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-        file.write(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    # The public half last: its presence says that the pair is whole.
-    KeyPair(private).public_file.write_bytes(
-        key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
-    )
+    key = stored or Ed25519PrivateKey.generate()
+    if stored is None:
+        files.write(pair.private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    files.write(pair.public_file, public + b"\n", mode=0o644)

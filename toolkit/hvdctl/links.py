@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from hvdctl import process, ssh
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError
@@ -31,6 +33,15 @@ class Measured:
     @property
     def short(self) -> bool:
         return self.asked is not None and self.bits < ENOUGH * self.asked
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Measured | None:
+        """What was last measured; None if nothing was, or if the record of it is damaged."""
+        known = cluster.record("link").get("measured")
+        try:
+            return TypeAdapter(cls).validate_json(json.dumps(known), strict=True)
+        except ValidationError:
+            return None
 
     def __str__(self) -> str:
         told = f"{self.source} to {self.target}: {shown(self.bits)}"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hvdctl import images, inventory, process, providers, ssh
+from hvdctl import images, inventory, owner, process, providers, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError
 from hvdctl.progress import Step
@@ -25,7 +25,9 @@ _GRACE = 5.0
 _AT_ONCE = 64
 _PAUSE = 0.3
 _GREETING_PATIENCE = 30.0
-_FINAL = ("REMOTE HOST IDENTIFICATION HAS CHANGED", "Host key verification failed")
+_REFUSED = ("REMOTE HOST IDENTIFICATION HAS CHANGED", "Host key verification failed")
+_STRANGER = "shows another host key than the known one"
+_STRANGE_JUMP = f"is behind a jump host that {_STRANGER}"
 
 
 def names(nodes: Sequence[Node]) -> list[str]:
@@ -42,9 +44,10 @@ def variables(cluster: Cluster, spec: Spec, nodes: Sequence[Node], image: str) -
     push = [sys.executable, "-m", "hvdctl.imagepush", str(cluster.ssh_config), image]
     push += [f"{name}={node.private_address}" for name, node in zip(found, nodes, strict=True)]
     return {
-        "base_owner": cluster.owner(),
+        "base_owner": " ".join(owner.this().labels.values()),
         "nfs_share": spec.share,
         "firewall_enabled": getattr(spec.own(), "firewall", True),
+        "firewall_closed": list(getattr(spec.own(), "closed", ())),
         "horovod_image": image,
         "horovod_image_id": identity or "",
         "horovod_push_command": push if identity else [],
@@ -54,6 +57,15 @@ def variables(cluster: Cluster, spec: Spec, nodes: Sequence[Node], image: str) -
         "horovod_host_keys_dir": str(cluster.host_key(nodes[0].name).private.parent),
         **net(spec, spec.net),
     }
+
+
+def packages(spec: Spec, mark: str) -> str:
+    """The folder on the share whose packages kernels and ranks import. Pure.
+
+    On a share that others use too it is the owner's own: what they install there must not run in our ranks.
+    """
+    own = spec.share == "auto" and not providers.REGISTRY[spec.provider].keeps_share
+    return "/shared/python" if own else f"/shared/.hvdctl/{mark}/python"
 
 
 def net(spec: Spec, rate: int | None) -> dict[str, Any]:
@@ -123,8 +135,8 @@ class _Wait:
             now = time.monotonic()
             if said is None:
                 return None
-            if said in _FINAL:
-                return f"{_place(node)} shows another host key than the known one"
+            if said in {_STRANGER, _STRANGE_JUMP}:
+                return f"{_place(node)} {said}"
             if "Permission denied" in said:
                 refused = refused or now
                 if now - refused > _REFUSED_PATIENCE:
@@ -163,8 +175,8 @@ def _greeting(cluster: Cluster, name: str) -> str | None:
         return f"no answer within {_GREETING_PATIENCE:.0f} s"
     if done.returncode == 0:
         return None
-    for word in _FINAL:
-        if word in done.stderr:
-            return word
+    if any(word in done.stderr for word in _REFUSED):
+        # A jump host that is not logged in to takes the connection through it along.
+        return _STRANGE_JUMP if "kex_exchange_identification" in done.stderr else _STRANGER
     lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
     return lines[-1] if lines else "no answer"

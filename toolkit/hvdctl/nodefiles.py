@@ -25,9 +25,13 @@ _PLACES = {
 # What of hvdctl measures, predicts and draws, and what that imports; no more, as each change of it makes new images.
 _ON_NODES = (
     "__init__.py",
+    "agent/__init__.py",
+    "agent/store.py",
     "bench",
     "cluster.py",
     "errors.py",
+    "files.py",
+    "incoming.py",
     "inventory.py",
     "jobs.py",
     "keys.py",
@@ -37,8 +41,11 @@ _ON_NODES = (
     "profile.py",
     "progress.py",
     "providers.py",
+    "records.py",
+    "redact.py",
     "spec.py",
     "ssh.py",
+    "yamltext.py",
 )
 # Notebooks for one framework only.
 _NOTEBOOKS = {
@@ -92,5 +99,5 @@ def _tree(root: Path, place: str, only: Collection[str] | None = None) -> dict[s
         f"{place}/{path.relative_to(root).as_posix()}": path.read_bytes()
         for path in sorted(root.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
-        if only is None or path.relative_to(root).parts[0] in only
+        if only is None or {path.relative_to(root).parts[0], path.relative_to(root).as_posix()} & set(only)
     }

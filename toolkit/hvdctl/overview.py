@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from hvdctl import providers, tunnel
+from hvdctl import links, owner, providers, tunnel
 from hvdctl.cluster import Cluster, known
 from hvdctl.errors import HvdctlError
+from hvdctl.owner import Claim
 
 
 def status(name: str) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def status(name: str) -> dict[str, Any]:
         "spec": spec.shown(),
         "nodes": nodes,
         "lost": lost,
-        "link": cluster.record("link").get("measured"),
+        "link": asdict(link) if (link := links.Measured.of(cluster)) else None,
         "about": providers.REGISTRY[spec.provider].site.about(name),
         "jupyter": {key: value for key, value in tunnel.state(cluster).items() if key in ("open", "port")},
         "folder": str(cluster.folder),
@@ -60,12 +61,19 @@ def clusters(unasked: list[str]) -> list[dict[str, Any]]:
             )
         except HvdctlError as error:
             rows.append({"cluster": cluster.name, "state": f"unreadable: {error.message}"})
-    here = {row["cluster"] for row in rows}
+    here = {row["cluster"]: row.get("provider") for row in rows}
     for provider, found in on_sites(unasked):
         rows += [
-            {"cluster": name, "state": "unknown here", "provider": provider.name} for name in found if name not in here
+            row for name in found for row in _apart(provider, name, known=here.get(name, "") in (None, provider.name))
         ]
     return rows
+
+
+def claims(name: str) -> Iterator[tuple[str, Claim]]:
+    """What every site has of this name, whoever made it, with the name of the site."""
+    for provider, found in on_sites():
+        if name in found:
+            yield from ((provider.name, claim) for claim in provider.site.claims(name))
 
 
 def on_sites(unasked: list[str] | None = None) -> Iterator[tuple[providers.Provider, list[str]]]:
@@ -82,3 +90,25 @@ def on_sites(unasked: list[str] | None = None) -> Iterator[tuple[providers.Provi
 
 def _node_state(seen: str | None) -> str:
     return "running" if seen == "running" else "lost"
+
+
+def _apart(provider: providers.Provider, name: str, *, known: bool) -> list[dict[str, Any]]:
+    """What a site has under a name beside the cluster that this home knows: a row for each owner."""
+    rows: dict[str, dict[str, Any]] = {}
+    found = provider.site.claims(name)
+    for claim in found:
+        ours = owner.mine(provider.name, name, claim.mark)
+        if known and (ours or not claim.mark):
+            continue
+        same = [one for one in found if one.mark == claim.mark]
+        if not ours:
+            state = "somebody else's" if claim.mark else "unmarked"
+        else:
+            state = "kept data" if all(one.is_data for one in same) else "unknown here"
+        rows[claim.mark] = {
+            "cluster": name,
+            "state": state,
+            "provider": provider.name,
+            "owner": "yours" if ours else claim.owner or "not known",
+        }
+    return list(rows.values())

@@ -9,27 +9,30 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import yaml
-
 from hvdctl import (
     access,
     configure,
     guards,
     handover,
     images,
+    incoming,
     inventory,
     jobs,
     jupyter,
     links,
     machines,
     overview,
+    owner,
     paths,
     providers,
     reach,
+    rescue,
     ssh,
+    verbatim,
 )
 from hvdctl.cluster import Cluster, Node, command_line, digest, write
 from hvdctl.errors import HvdctlError, PhaseError, UsageError
+from hvdctl.owner import Claim
 from hvdctl.progress import Progress, Step
 from hvdctl.spec import Spec, masked
 from hvdctl.terraform import Outcome, Terraform
@@ -76,7 +79,7 @@ class Removed:
     why: str = ""
 
 
-def plan(spec: Spec, progress: Progress) -> Outcome:
+def plan(spec: Spec, progress: Progress, *, keep_image: bool = False) -> Outcome:
     """What `up` would change, refused where that would be; makes nothing."""
     cluster = Cluster(spec.name)
     provider = providers.REGISTRY[spec.provider]
@@ -85,29 +88,44 @@ def plan(spec: Spec, progress: Progress) -> Outcome:
         guards.states(cluster, terraform)
         guards.move(cluster, spec, terraform)
         provider.site.preflight(spec)
-        outcome = _planned(cluster, spec, terraform, progress)
+        guards.name(cluster, spec)
+        image = guards.image(cluster, spec, keep=keep_image)
+        outcome = _planned(spec, terraform, _variables(cluster, spec, image), progress)
+        outcome.recreated = guards.recreated(cluster, spec, outcome, image)
+        outcome.ending = guards.ending(cluster) if outcome.recreated else ""
         if provider.keeps_machines:
             outcome.changes |= handover.changes(cluster, spec)
         return outcome
 
 
-def up(spec: Spec, progress: Progress, ask: guards.Ask = guards.refuse) -> Report:
-    """Make the cluster what the spec says, going on from whatever is there; `ask` before the share would be lost."""
+def up(spec: Spec, progress: Progress, ask: guards.Ask = guards.refuse, *, keep_image: bool = False) -> Report:
+    """Make the cluster what the spec says, going on from whatever is there.
+
+    `ask` before the share would be lost or a node be recreated; with `keep_image` the nodes keep the image they have.
+    """
     cluster = Cluster(spec.name)
     provider = providers.REGISTRY[spec.provider]
     with _held(cluster):
         terraform = _terraform(cluster, spec)
         guards.states(cluster, terraform)
         guards.move(cluster, spec, terraform)
-        guards.owner(cluster, provider)
         provider.site.preflight(spec)
-        if guards.needs_plan(cluster, spec):
-            guards.agreed(cluster, spec, _planned(cluster, spec, terraform, progress), ask)
+        known = bool(cluster.nodes()) or terraform.has_state
+        guards.unmarked(cluster, provider, guards.name(cluster, spec), ask, known=known)
+        image = guards.image(cluster, spec, keep=keep_image)
+        wanted = _variables(cluster, spec, image)
+        if guards.needs_plan(cluster, spec, terraform, wanted):
+            guards.agreed(cluster, spec, _planned(spec, terraform, wanted, progress), image, ask)
         seconds: dict[str, float] = {}
-        image = _image(spec, progress, seconds)
+        if not keep_image:
+            image = _image(spec, progress, seconds)
         provider.site.prepare(spec, progress)
         # Stored before anything is made: a killed `up` goes on with what was asked of it.
+        adopts = guards.kept_data(cluster, provider)
         cluster.store_spec(spec)
+        if adopts:
+            cluster.complete("share", 0)
+        rescue.outdated(cluster)
         with _timed(progress, "Provisioning", seconds) as step:
             outcome, not_given_back = _provision(cluster, spec, image, step)
         done = _configure(cluster, spec, image, progress, seconds)
@@ -117,23 +135,33 @@ def up(spec: Spec, progress: Progress, ask: guards.Ask = guards.refuse) -> Repor
 
 
 def down(
-    name: str, progress: Progress, *, keep_data: bool = False, force: bool = False, verify: bool = True
+    name: str,
+    progress: Progress,
+    ask: guards.Ask = guards.refuse,
+    *,
+    keep_data: bool = False,
+    force: bool = False,
+    verify: bool = True,
+    of: str = "",
+    max_size: int = incoming.LIMIT,
 ) -> Removed:
-    """Remove all that was made, from any state, then ask the site what is left."""
+    """Remove all that was made, from any state, then ask the site what is left.
+
+    Results come home first. If they can't, nothing is removed, unless that is forced. `ask` before things without an
+    owner mark are removed. `of` is another owner, whose things are removed as well.
+    """
     cluster = Cluster(name)
     if not cluster.exists and not force:
         # An `up` that was refused or killed in its first moment may have left a folder and no spec.
-        if not any(name in found for _, found in overview.on_sites()):
-            raise UsageError(f"there is no cluster {name!r}", hint="`hvdctl list` shows what there is")
-        raise UsageError(
-            f"cluster {name!r} is not known here, but something carries its label",
-            hint=f"`hvdctl down --name {name} --force` removes it",
-        )
+        raise guards.elsewhere(name, list(overview.claims(name)))
     guards.keep(cluster, keep_data)
-    with cluster.locked(command_line()):
+    with _held(cluster):
         sites = _sites(cluster, force)
+        if not force:
+            _ = _terraform(cluster, cluster.spec()).has_state  # one that can't be read is told before anything is done
+        _claimed(cluster, sites, force, of, ask)
         with progress.phase("Collecting results") as step:
-            _collect(cluster, step)
+            rescue.results(cluster, step, keep_data=keep_data, force=force, limit=max_size)
         with progress.phase("Removing") as step:
             jupyter.close(cluster)
             failed = handover.undo(cluster, keep_data, step) or (None if force else _destroy(cluster, keep_data, step))
@@ -150,6 +178,9 @@ def down(
         if not left:
             jupyter.close(cluster)  # once more: somebody may have opened it meanwhile
             cluster.remove()
+            if not any(thing.startswith("volume ") for thing in kept):
+                for one in sites:
+                    owner.forget(one.name, name)
         return Removed(name, left, kept, given_up, failed.message if failed else "")
 
 
@@ -215,9 +246,9 @@ def _held(cluster: Cluster) -> Iterator[None]:
                 cluster.remove()
 
 
-def _planned(cluster: Cluster, spec: Spec, terraform: Terraform, progress: Progress) -> Outcome:
+def _planned(spec: Spec, terraform: Terraform, wanted: dict[str, Any], progress: Progress) -> Outcome:
     with progress.phase("Planning"), _hinted(spec):
-        return terraform.plan(_variables(cluster, spec, images.for_spec(spec)))
+        return terraform.plan(wanted)
 
 
 @contextmanager
@@ -234,11 +265,12 @@ def _provision(cluster: Cluster, spec: Spec, image: str, step: Step) -> tuple[Ou
     """What Terraform did, and the machines that left the cluster and could not be cleared."""
     started = time.monotonic()
     with _hinted(spec), providers.REGISTRY[spec.provider].site.watch(spec, step):
-        outcome = _terraform(cluster, spec).apply(_variables(cluster, spec, image), step.update)
+        terraform = _terraform(cluster, spec)
+        outcome = terraform.apply(_variables(cluster, spec, image), step.update)
     nodes = [Node.read(node) for node in outcome.outputs["nodes"]]
     not_given_back = handover.release(cluster, nodes, step) if providers.REGISTRY[spec.provider].keeps_machines else []
     cluster.store_nodes(nodes)
-    cluster.complete("provision", time.monotonic() - started)
+    cluster.complete("provision", time.monotonic() - started, module=terraform.version())
     return outcome, not_given_back
 
 
@@ -247,8 +279,11 @@ def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, sec
     nodes = cluster.nodes()
     host_keys = access.written(cluster, spec, nodes)
     hosts = inventory.inventory(cluster.name, nodes, cluster.ssh_config)
-    write(cluster.inventory, yaml.safe_dump(hosts, sort_keys=False))
-    bundle = inventory.packed(inventory.bundle(cluster.name, nodes, host_keys, cluster.key().public))
+    write(cluster.inventory, verbatim.dump(hosts))
+    document = inventory.bundle(
+        cluster.name, nodes, host_keys, cluster.key().public, packages=machines.packages(spec, owner.this().id)
+    )
+    bundle = inventory.packed(document)
     variables = {"node_bundle": bundle, "verify_rate": spec.net, **machines.variables(cluster, spec, nodes, image)}
     facts = jupyter.facts(spec, nodes, image)
     ids = [node.id for node in nodes]
@@ -282,9 +317,9 @@ def _link(cluster: Cluster, spec: Spec, progress: Progress, seconds: dict[str, f
         cluster.forget("link")
         return None
     wanted = digest([node.id for node in nodes], spec.net)
-    record = cluster.record("link")
-    if record.get("digest") == wanted:
-        return links.Measured(**record["measured"])
+    known = links.Measured.of(cluster)
+    if known and cluster.record("link").get("digest") == wanted:
+        return known
     with _timed(progress, "Measuring the link", seconds):
         measured = links.measure(cluster, nodes[0].name, nodes[1].name, spec.net)
     cluster.complete("link", seconds["measuring the link"], digest=wanted, measured=asdict(measured))
@@ -299,6 +334,26 @@ def _sites(cluster: Cluster, force: bool) -> list[providers.Provider]:
         if not force:
             raise
         return list(providers.REGISTRY.values())
+
+
+def _claimed(cluster: Cluster, sites: list[providers.Provider], force: bool, of: str, ask: guards.Ask) -> None:
+    """Settle whose what stands is, before any of it goes."""
+    made = force or _terraform(cluster, cluster.spec()).has_state or bool(cluster.nodes())
+    found: list[tuple[str, Claim]] = []
+    for site in sites:
+        try:
+            claims = site.site.claims(cluster.name)
+        except HvdctlError:
+            if force:
+                continue  # the sweep says so, or gives it up
+            raise
+        if of and any(claim.mark == of for claim in claims):
+            owner.take(site.name, cluster.name, of)
+        guards.unmarked(cluster, site, claims, ask, known=made)
+        found += [(site.name, claim) for claim in claims]
+    if not cluster.exists and found and not any(owner.mine(site, cluster.name, claim.mark) for site, claim in found):
+        cluster.remove()  # the lock's folder
+        raise guards.elsewhere(cluster.name, found)
 
 
 def _destroy(cluster: Cluster, keep_data: bool, step: Step) -> PhaseError | None:
@@ -325,16 +380,6 @@ def _sweep(provider: providers.Provider, name: str, keep_data: bool, force: bool
     return ""
 
 
-def _collect(cluster: Cluster, step: Step) -> None:
-    """Fetch the records of runs that were left detached, while there still is a head to ask."""
-    try:
-        nodes = cluster.nodes()
-        if cluster.ssh_config.exists() and nodes and not jobs.lost(cluster, [nodes[0].name]):
-            jobs.collect(cluster)
-    except HvdctlError as error:
-        step.note(f"runs not collected: {error.message}")
-
-
 def _terraform(cluster: Cluster, spec: Spec) -> Terraform:
     cluster.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return Terraform(cluster.terraform, spec.provider, cluster.log("terraform"))
@@ -350,10 +395,18 @@ def _variables(cluster: Cluster, spec: Spec, image: str) -> dict[str, Any]:
         image=image,
         key=(cluster.key().public, str(cluster.key().private)),
         host_keys={name: (pair.public, str(pair.private)) for name, pair in host_keys.items()},
+        labels=owner.this().labels,
     )
 
 
-def variables(spec: Spec, *, image: str, key: tuple[str, str], host_keys: dict[str, tuple[str, str]]) -> dict[str, Any]:
+def variables(
+    spec: Spec,
+    *,
+    image: str,
+    key: tuple[str, str],
+    host_keys: dict[str, tuple[str, str]],
+    labels: dict[str, str] | None = None,
+) -> dict[str, Any]:
     """Spec to Terraform variables. Pure."""
     return {
         "cluster": spec.name,
@@ -370,7 +423,7 @@ def variables(spec: Spec, *, image: str, key: tuple[str, str], host_keys: dict[s
         "ssh_host_keys": {
             name: {"public_key": public, "private_key_file": private} for name, (public, private) in host_keys.items()
         },
-        "labels": {},
+        "labels": labels or {},
         "options": providers.REGISTRY[spec.provider].site.settings(spec),
     }
 

@@ -28,6 +28,8 @@ _PLATFORMS = {"x86_64": "amd64", "aarch64": "arm64"}
 _SYSTEM_FOLDERS = ("/opt", "/usr/local/share", "/usr/share", "/usr/lib")
 _MIRROR_PATH = re.compile(r'filesystem_mirror\s*\{[^}]*?\bpath\s*=\s*"([^"]+)"')
 _ANNOUNCED = "TF_REATTACH_PROVIDERS="
+_START_S = 60.0
+_END_S = 60.0
 # The interpreter is told by the environment, so that the file, and Terraform's checksum of it, never change.
 _SCRIPT = '#!/bin/sh\nexec "${HVDCTL_PYTHON:-python3}" -m hvdctl.tfprovider "$@"\n'
 
@@ -75,18 +77,33 @@ def served(log: Path) -> Iterator[dict[str, str]]:
             env={**os.environ, **login.for_plugin()},
         )
         announced = cast(IO[str], plugin.stdout)
+        # Its silence ends with it.
+        late = threading.Timer(_START_S, plugin.kill)
+        late.daemon = True
+        late.start()
         try:
             for line in announced:
                 if _ANNOUNCED in line:
                     break
             else:
-                raise PhaseError("the Terraform provider of hvdctl did not start", log=log)
+                why = "ended" if late.is_alive() else f"said nothing within {_START_S:.0f} s"
+                raise PhaseError(f"the Terraform provider of hvdctl did not start: it {why}", log=log)
+            late.cancel()
             # Drained, so that a chatty plugin never blocks on a full pipe.
             threading.Thread(target=_drain, args=(announced,), daemon=True).start()
             yield {"TF_REATTACH_PROVIDERS": line.split(_ANNOUNCED, 1)[1].strip().strip("'")}
         finally:
+            late.cancel()
             plugin.terminate()
-            plugin.wait()
+            _ended(plugin)
+
+
+def _ended(plugin: subprocess.Popen[str]) -> None:
+    try:
+        plugin.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        plugin.kill()
+        plugin.wait()
 
 
 def _drain(stream: IO[str]) -> None:

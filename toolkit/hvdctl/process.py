@@ -28,7 +28,8 @@ _PACKAGES = {
     "qemu-img": "qemu-utils",
     "vde_switch": "vde2",
 }
-_AT_ONCE = 32
+# Commands that `gather` has at work at the same time.
+AT_ONCE = 32
 
 _Thing = TypeVar("_Thing")
 _Found = TypeVar("_Found")
@@ -57,18 +58,25 @@ def capture(
     timeout: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run to the end and return exit code, stdout and stderr as text."""
-    return subprocess.run(
-        _bound(argv),
-        input=stdin,
-        stdin=subprocess.DEVNULL if stdin is None else None,
-        capture_output=True,
+    words = _bound(argv)
+    with subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
         env=env,
-        timeout=timeout,
-        check=False,
         start_new_session=True,  # Ctrl-C is for us to act on
-    )
+    ) as child:
+        try:
+            out, said = child.communicate(stdin, timeout=timeout)
+        except BaseException:
+            # With all that it started: an ssh that is killed leaves its connection to a jump host.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(words, child.returncode, out, said)
 
 
 def lines(
@@ -123,7 +131,7 @@ def gather(
     Ctrl-C leaves at once. No command is started after that; those under way end with hvdctl, or at their timeout.
     """
     todo = list(commands)
-    turn, over = threading.Semaphore(_AT_ONCE), threading.Event()
+    turn, over = threading.Semaphore(AT_ONCE), threading.Event()
 
     def one(argv: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
         with turn:
@@ -173,7 +181,7 @@ def end(variable: str, patience: float = 5.0) -> None:
         deadline = time.monotonic() + patience
         sent: set[int] = set()
         # Again and again: one that ends may have started another one just before.
-        while (found := _with_variable(variable)) and time.monotonic() < deadline:
+        while (found := with_variable(variable)) and time.monotonic() < deadline:
             for pid in found - sent:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
@@ -187,7 +195,7 @@ def available_memory() -> int:
     return int(facts["MemAvailable"].split()[0]) * 1024
 
 
-def _with_variable(variable: str) -> set[int]:
+def with_variable(variable: str) -> set[int]:
     """Those that run, but for this one; a process that has ended and was not waited for has no environment."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
 
 from hvdctl.cluster import Cluster, write
 from hvdctl.errors import UsageError
@@ -15,9 +18,9 @@ _FILE = "profile.json"
 @dataclass(frozen=True)
 class Profile:
     launcher: str
-    threads: int | None
-    fusion_mb: float | None
-    cycle_ms: float | None
+    threads: Annotated[int, Field(ge=1, le=4096)] | None
+    fusion_mb: Annotated[float, Field(ge=0, le=2**20)] | None
+    cycle_ms: Annotated[float, Field(ge=0, le=10**6)] | None
     layout: str
     net: str
     measured: str
@@ -30,10 +33,11 @@ class Profile:
         """The profile that is kept; None where nothing better than the defaults was found yet."""
         try:
             stored = json.loads(_file(cluster).read_text(encoding="utf-8"))
-            return cls(**{field.name: stored[field.name] for field in fields(cls)})
+            known = {field.name: stored[field.name] for field in fields(cls)}
+            return TypeAdapter(cls).validate_json(json.dumps(known), strict=True)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise UsageError(
                 f"{_file(cluster)} is not what hvdctl wrote", hint=f"`hvdctl tune --reset --name {cluster.name}`"
             ) from None

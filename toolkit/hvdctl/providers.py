@@ -1,8 +1,8 @@
 """The registry: one line for each provider.
 
 A provider is a folder of infra/ with the common contract, and a module of sites/ that knows its own settings
-(`Options`), can say what stands (`observe`), what carries the cluster's label (`leftovers`), remove that (`sweep`) and
-refuse what the site can't give (`preflight`).
+(`Options`), can say what stands (`observe`), who has something of a cluster's name (`claims`), what of it is ours
+(`leftovers`), remove that (`sweep`) and refuse what the site can't give (`preflight`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hvdctl.progress import Progress, Step
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from hvdctl.owner import Claim
     from hvdctl.spec import Spec
 
 
@@ -75,14 +76,20 @@ class Site(Protocol):
     def hint(self, message: str) -> str:
         """What to do about an error that Terraform told of; empty where nothing is known."""
 
+    def claims(self, cluster: str, spec: Spec | None = None) -> list[Claim]:
+        """Everything on the site that has the cluster's name, whoever made it, with its owner.
+
+        The site is the one that the spec names, else the one that the cluster was made on.
+        """
+
     def leftovers(self, cluster: str) -> list[str]:
-        """All that carries the cluster's label, each as "kind name"."""
+        """All of the cluster that is this home's (`owner.mine`), each as "kind name"."""
 
     def sweep(self, cluster: str, *, keep_data: bool, step: Step) -> None:
-        """Remove all that carries the cluster's label, but for its data where that is to be kept."""
+        """Remove all of the cluster that is this home's, but for its data if that is to be kept."""
 
     def clusters(self) -> list[str]:
-        """The names of all clusters that the site has something of."""
+        """The names of all clusters that the site has something of, whoever made them."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdctl import paths, process
+from hvdctl import owner, paths, process
 from hvdctl.cluster import Cluster, digest, write
 from hvdctl.errors import HvdctlError
 
@@ -87,7 +87,7 @@ def title(cluster: str, name: str) -> str:
 
 def argv(guest: Guest, acceleration: str) -> list[str]:
     """The command that starts the guest. Pure."""
-    outside = f"user,id=outside,hostfwd=tcp:127.0.0.1:{guest.ssh_port}-:22"
+    outside = f"user,id=outside,ipv6=off,hostfwd=tcp:127.0.0.1:{guest.ssh_port}-:22"
     return [
         BINARY,
         *ALONE,
@@ -98,7 +98,7 @@ def argv(guest: Guest, acceleration: str) -> list[str]:
         *("-kernel", str(guest.image.kernel)),
         *("-initrd", str(guest.image.initrd)),
         *("-append", "root=/dev/vda rw console=ttyS0 quiet net.ifnames=0 panic=10"),
-        *("-drive", f"file={_escaped(guest.folder / DISK)},if=virtio,format=qcow2,cache=unsafe,discard=unmap"),
+        *("-drive", f"file={_escaped(guest.folder / DISK)},if=virtio,format=qcow2,cache=writeback,discard=unmap"),
         *("-drive", f"file={_escaped(guest.folder / 'seed.iso')},if=virtio,format=raw,readonly=on"),
         *("-netdev", outside if guest.internet else f"{outside},restrict=on"),
         *("-device", f"virtio-net-pci,netdev=outside,mac={guest.macs[0]},romfile="),
@@ -168,13 +168,23 @@ def start_switch(cluster: str) -> tuple[int, Path]:
 
 
 def switches(cluster: str) -> dict[int, Path]:
-    """The processes of a cluster's switch with the folder of the socket, wherever that is: cron has another one."""
+    """The processes of a cluster's switch with the folder of the socket, wherever that is: cron has another one.
+
+    The socket's name has the owner. One of an older version has not: see `_old_is_ours`.
+    """
+    own, old = f"/{_socket_name(cluster)}", f"/{cluster}.vde"
     return {
         pid: Path(word)
         for pid, words in processes("vde_switch")
         for word in words
-        if word.endswith(f"/{_socket_name(cluster)}")
+        if word.endswith(own) or (word.endswith(old) and _old_is_ours(cluster, Path(word)))
     }
+
+
+def switch_folders(cluster: str) -> list[Path]:
+    """The folders with a socket of the cluster's switch, whether or not it runs."""
+    usual = (folder for folder in (switch_folder(cluster), _old_folder(cluster)) if folder and folder.exists())
+    return sorted({*switches(cluster).values(), *usual})
 
 
 def open_to_guests(folder: Path) -> bool:
@@ -187,21 +197,34 @@ def switch_folder(cluster: str) -> Path:
     return paths.runtime() / _socket_name(cluster)
 
 
+def _old_folder(cluster: str) -> Path | None:
+    """Where versions without owners had that socket; None if what is there is not ours."""
+    folder = paths.runtime() / f"{cluster}.vde"
+    return folder if _old_is_ours(cluster, folder) else None
+
+
+def _old_is_ours(cluster: str, folder: Path) -> bool:
+    """Whether a socket without an owner is this home's: it has had machines of that cluster, and no other home's are
+    on it.
+    """
+    sock = f"sock={_escaped(folder)}"
+    others = [words for place, words in _guests().values() if place != _here()]
+    return home(cluster).is_dir() and not any(sock in word for words in others for word in words)
+
+
 def running(cluster: str) -> dict[str, int]:
     """The processes of a cluster's guests, by the name of the node."""
     return {name: pid for (found, name), pid in guests().items() if found == cluster}
 
 
 def guests() -> dict[tuple[str, str], int]:
-    """All guests of hvdctl on this machine by cluster and node."""
-    found = {}
-    for pid, words in processes():
-        named = next((word for word in words if word.startswith("guest=hvdctl-")), "")
-        whole = named.removeprefix("guest=hvdctl-").split(",")[0]
-        cluster, _, name = whole.rpartition("-")
-        if cluster and name:
-            found[cluster, name] = pid
-    return found
+    """All guests of this home by cluster and node."""
+    return {(cluster, name): pid for (pid, cluster, name), (home, _) in _guests().items() if home == _here()}
+
+
+def others() -> dict[tuple[str, str], Path]:
+    """The guests that other homes of this user have on this machine: the home of each, by cluster and node."""
+    return {(cluster, name): home for (_, cluster, name), (home, _) in _guests().items() if home != _here()}
 
 
 def home(cluster: str) -> Path:
@@ -328,8 +351,27 @@ def _alive(pid: int) -> bool:
     return state != "Z"
 
 
+def _guests() -> dict[tuple[int, str, str], tuple[Path, list[str]]]:
+    """Every guest of hvdctl by process, cluster and node: its home, and its words."""
+    found = {}
+    for pid, words in processes():
+        named = next((word for word in words if word.startswith("guest=hvdctl-")), "")
+        whole = named.removeprefix("guest=hvdctl-").split(",")[0]
+        cluster, _, name = whole.rpartition("-")
+        # Its folder is <home>/<cluster>/vm/<name>.
+        file = next((after for word, after in itertools.pairwise(words) if word == "-pidfile"), "")
+        if cluster and name and len(Path(file).parents) > 3:
+            found[pid, cluster, name] = Path(os.path.realpath(Path(file).parents[3])), words
+    return found
+
+
+def _here() -> Path:
+    return Path(os.path.realpath(paths.home()))
+
+
 def _socket_name(cluster: str) -> str:
-    return f"{cluster}.vde"
+    this = owner.known()
+    return f"{cluster}.{this.id[:8] if this else 'none'}.vde"
 
 
 def _escaped(path: Path) -> str:

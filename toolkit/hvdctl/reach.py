@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import select
+import math
 import subprocess
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import Any
 
-from hvdctl import process, ssh
+from hvdctl import inventory, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError
 
 _PATIENCE = 45.0
+# What a node needs for each of the others, at most: a few at a time, it tries a few ports of each.
+_PER_PEER = 0.125
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,17 @@ class Reach:
 
 
 def probe(cluster: Cluster, nodes: Sequence[Node]) -> Reach:
-    """Have every node listen and call every other one, over one login each, side by side."""
+    """Have every node listen, then call every other one; a bounded number of logins at a time."""
     names = tuple(node.name for node in nodes)
     if len(nodes) < 2:
         return Reach(names, {})
-    deadline = time.monotonic() + _PATIENCE
-    with contextlib.ExitStack() as stack:
-        talks = {node.name: stack.enter_context(_talk(cluster, node.name)) for node in nodes}
-        ports = {name: _answer(name, talk, "ports", deadline) for name, talk in talks.items()}
-        listening = {node.name: [node.private_address, ports[node.name]] for node in nodes}
-        for name, talk in talks.items():
-            peers = {peer: place for peer, place in listening.items() if peer != name}
-            _say(name, talk, {"peers": peers})
-        reached = {name: _answer(name, talk, "reached", deadline) for name, talk in talks.items()}
+    patience = _PATIENCE + _PER_PEER * len(nodes)
+    # Longer than any pause between two that call.
+    words = ["listen", str(len(nodes) - 1), str(math.ceil(2 * patience))]
+    ports = _asked(cluster, dict.fromkeys(names, words), "ports", patience)
+    places = {"nodes": {node.name: [node.private_address, ports[node.name]] for node in nodes}}
+    word = inventory.packed(places)
+    reached = _asked(cluster, {name: ["call", name, word] for name in names}, "reached", patience)
     return Reach(names, {(name, peer): _judged(said) for name in names for peer, said in reached[name].items()})
 
 
@@ -72,44 +70,20 @@ def require(found: Reach, way_out: str) -> None:
     )
 
 
-@contextlib.contextmanager
-def _talk(cluster: Cluster, node: str) -> Iterator[subprocess.Popen[Any]]:
-    talk = process.start(
-        ssh.argv(cluster, node, ["hvd-agent", "reach"]),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+def _asked(cluster: Cluster, words: Mapping[str, Sequence[str]], key: str, patience: float) -> dict[str, Any]:
+    """What each node answers to its words; raise for the first that gives no such answer."""
+    commands = [ssh.argv(cluster, name, ["hvd-agent", "reach", *more]) for name, more in words.items()]
+    answers = ssh.gather(commands, timeout=patience)
+    return {name: _answer(name, done, key) for name, done in zip(words, answers, strict=True)}
+
+
+def _answer(node: str, done: subprocess.CompletedProcess[str], key: str) -> Any:
     try:
-        yield talk
-    finally:
-        talk.terminate()
-        for stream in (talk.stdin, talk.stdout, talk.stderr):
-            with contextlib.suppress(OSError):
-                cast(IO[bytes], stream).close()
-        talk.wait()
-
-
-def _say(node: str, talk: subprocess.Popen[Any], document: dict[str, Any]) -> None:
-    stdin = cast(IO[bytes], talk.stdin)
-    try:
-        stdin.write(json.dumps(document).encode() + b"\n")
-        stdin.flush()
-    except OSError as error:
-        raise HvdctlError(f"{node} hung up while its connections were tried: {error.strerror}") from None
-
-
-def _answer(node: str, talk: subprocess.Popen[Any], key: str, deadline: float) -> Any:
-    stdout = cast(IO[bytes], talk.stdout)
-    left = max(0.0, deadline - time.monotonic())
-    line = stdout.readline() if select.select([stdout], [], [], left)[0] else b""
-    try:
-        return json.loads(line)[key]
+        return json.loads(done.stdout)[key]
     except (ValueError, KeyError, TypeError):
-        talk.terminate()
-        said = cast(IO[bytes], talk.stderr).read().decode(errors="replace").strip().splitlines()
-        told = line.decode(errors="replace").strip() or (said[-1] if said else f"no answer within {_PATIENCE:.0f} s")
-        older = "no verb" in told
+        said = (done.stdout.strip() or done.stderr.strip()).splitlines()
+        told = said[-1] if said else f"exit code {done.returncode}"
+        older = "no verb" in told or "usage: reach" in told
         raise HvdctlError(
             f"{node} can't try its connections: {'its image is of an older hvdctl' if older else told}",
             hint="`hvdctl up` makes the nodes anew" if older else "",

@@ -12,23 +12,27 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
-from hvdctl import providers
+from hvdctl import providers, redact, yamltext
 from hvdctl.errors import UsageError
 
 FILE = "hvdctl.yml"
 MAX_NODES = 512
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:bit)?(?:/s|ps)?", re.IGNORECASE)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
-_DELAY = re.compile(r"^(none|\d{1,6}(\.\d{1,3})?(us|ms|s))$")
+_RATE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([kmg]?)(?:bit)?(?:/s|ps)?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,15})?)\s*([kmgt]?)i?b?", re.IGNORECASE)
+_DELAY = re.compile(r"^(none|[0-9]{1,6}(\.[0-9]{1,3})?(us|ms|s))$")
 _RATE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _MIN_RATE, _MAX_RATE = 10**5, 10**12
+_MIN_SIZE, _MAX_SIZE = 2**26, 2**50
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TEMPLATE = "`hvdctl init` writes a file with every key"
-_LAYOUT = re.compile(r"([1-9]\d*)x([1-9]\d*)")
+_LAYOUT = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})")
 _LAYOUT_KEYS = ("nodes", "slots", "gpus")
 _LOGIN = re.compile(r"(?<![^\s='\"])[\w.+-]+:[^\s@]+@(?=[\w.-]+[:/])")
+# They would be more than text in files such as systemd's units.
+_NOT_IN_PATHS = re.compile(r"[\\\x00-\x1f\x7f]")
+_QUOTED = 80
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -40,7 +44,7 @@ def parse_rate(value: object) -> int | None:
     match = _RATE.fullmatch(text)
     bits = round(float(match[1]) * _RATE_UNITS[match[2].lower()]) if match else 0
     if isinstance(value, bool) or not _MIN_RATE <= bits <= _MAX_RATE:
-        raise ValueError(f"{text!r} is not a link rate; write 100m, 1g, 10g (100k to 1000g) or none")
+        raise ValueError(f"{brief(text)} is not a link rate; write 100m, 1g, 10g (100k to 1000g) or none")
     return bits // 8 * 8  # the kernel counts bytes
 
 
@@ -61,8 +65,8 @@ def parse_size(value: object) -> int | None:
         return None
     match = _SIZE.fullmatch(text)
     size = round(float(match[1]) * _SIZE_UNITS[match[2].lower()]) if match else 0
-    if isinstance(value, bool) or size < 64 * 2**20:
-        raise ValueError(f"{text!r} is not a memory size; write 512m, 4g (64m or more) or none")
+    if isinstance(value, bool) or not _MIN_SIZE <= size <= _MAX_SIZE:
+        raise ValueError(f"{brief(text)} is not a memory size; write 512m, 4g (64m to 1024t) or none")
     return size
 
 
@@ -73,7 +77,7 @@ def parse_disk(value: object, least: int, *, needed: bool = False) -> int | None
     except ValueError:
         size = 0
     if (size is None and needed) or (size is not None and size < least):
-        raise ValueError(f"{value!r} is not a disk size; write {format_size(least)} or more, such as 40g")
+        raise ValueError(f"{brief(value)} is not a disk size; write {format_size(least)} or more, such as 40g")
     return size
 
 
@@ -92,8 +96,16 @@ def parse_delay(value: object) -> str | None:
     if value is None or text.lower() == "none":
         return None
     if not isinstance(value, str) or not _DELAY.fullmatch(text):
-        raise ValueError(f"{text!r} is not a delay; write 500us, 2ms, 1s or none")
+        raise ValueError(f"{brief(text)} is not a delay; write 500us, 2ms, 1s or none")
     return text
+
+
+def brief(value: object) -> str:
+    """A value as an error quotes it."""
+    if isinstance(value, str) and len(value) > _QUOTED:
+        value = value[: _QUOTED - 3] + "..."
+    shown = repr(value)
+    return shown if isinstance(value, str) or len(shown) <= _QUOTED else f"{shown[: _QUOTED - 3]}..."
 
 
 def masked(text: str) -> str:
@@ -102,17 +114,25 @@ def masked(text: str) -> str:
 
 
 def _check_provider(value: object) -> object:
-    if value not in providers.REGISTRY:
-        raise ValueError(f"{value!r} is not a provider; choose one of: {', '.join(providers.REGISTRY)}")
+    if not isinstance(value, str) or value not in providers.REGISTRY:
+        raise ValueError(f"{brief(value)} is not a provider; choose one of: {', '.join(providers.REGISTRY)}")
     return value
 
 
 def _check_name(value: object) -> object:
     if not isinstance(value, str) or not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?", value):
-        shown = value if not isinstance(value, str) or len(value) <= 40 else value[:37] + "..."
         raise ValueError(
-            f"{shown!r} is not a cluster name; use 1 to 32 lower-case letters, digits and hyphens, "
+            f"{brief(value)} is not a cluster name; use 1 to 32 lower-case letters, digits and hyphens, "
             "a letter or digit first and last"
+        )
+    return value
+
+
+def _check_image(value: object) -> object:
+    # A word that begins with a dash would be an option of `docker run`.
+    if isinstance(value, str) and value and not re.fullmatch(r"[^\s-]\S*", value):
+        raise ValueError(
+            f"{masked(value)!r} is not an image; write auto or a name such as registry.example.org/horovod:1"
         )
     return value
 
@@ -121,8 +141,11 @@ def _check_share(value: object) -> object:
     if value is None or value == "auto":
         return "auto"
     path = Path(os.path.expanduser(str(value)))  # noqa: PTH111 - leaves an unknown ~user as it is
-    if not isinstance(value, str) or not path.is_absolute():
-        raise ValueError(f"{value!r} is not a share; write auto or the absolute path of a folder")
+    if not isinstance(value, str) or not path.is_absolute() or _NOT_IN_PATHS.search(value):
+        raise ValueError(
+            f"{brief(value)} is not a share; write auto or the absolute path of a folder, "
+            "without line breaks and backslashes"
+        )
     return str(path)
 
 
@@ -131,7 +154,7 @@ def _check_env(value: object) -> object:
         return value
     for name in value:
         if not isinstance(name, str) or not _ENV_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not the name of an environment variable")
+            raise ValueError(f"{brief(name)} is not the name of an environment variable")
     # YAML reads `OMP_NUM_THREADS: 2` as a number; an environment holds text.
     return {k: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for k, v in value.items()}
 
@@ -172,7 +195,7 @@ class Spec(BaseModel):
     gpus: int = Field(0, ge=0, le=64, description="GPUs of a node.")
     net: Rate = Field(None, description="Link rate of every node, such as 100m, 1g, 10g; none: not limited.")
     framework: Literal["pytorch", "tensorflow"] = Field("pytorch", description="Which image of hvdctl the nodes run.")
-    image: str = Field(
+    image: Annotated[str, BeforeValidator(_check_image)] = Field(
         "auto", min_length=1, description="Image of the nodes; auto: the one of `framework`, built here."
     )
     share: Annotated[str, BeforeValidator(_check_share)] = Field(
@@ -196,7 +219,7 @@ class Spec(BaseModel):
 
     def shown(self) -> dict[str, Any]:
         """The spec as others may see it."""
-        return self.stored() | {"image": masked(self.image)}
+        return self.stored() | {"image": masked(self.image), "env": dict.fromkeys(self.env, redact.HIDDEN)}
 
 
 def load(file: Path | None, flags: Mapping[str, Any], stored: Mapping[str, Any] | None = None) -> Spec:
@@ -231,7 +254,8 @@ def _laid_out(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     found = _LAYOUT.fullmatch(str(values["layout"]))
     if not found:
         raise UsageError(
-            f"layout: {values['layout']!r} is not NODESxGPUS; write 10x1 for ten nodes of one GPU, 1x10 for one of ten",
+            f"layout: {brief(values['layout'])} is not NODESxGPUS; "
+            "write 10x1 for ten nodes of one GPU, 1x10 for one of ten",
             hint=f"in {source}",
         )
     nodes, gpus = map(int, found.groups())
@@ -269,15 +293,14 @@ def parse(values: Mapping[str, Any], source: str, by_flag: Mapping[str, str] | N
 def read_file(file: Path) -> dict[str, Any]:
     """The keys and values of a spec file, unchecked but for its form."""
     try:
-        data = yaml.load(file.read_text(encoding="utf-8"), Loader=_UniqueKeys)  # noqa: S506 - a SafeLoader
+        data = yamltext.load(file.read_text(encoding="utf-8"), verbatim={"env"})
     except FileNotFoundError:
         raise UsageError(f"there is no file {file}", hint="`hvdctl init` writes one") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} can't be read: {error}") from None
-    except yaml.YAMLError as error:
-        place = getattr(error, "problem_mark", None)
-        where = f" in line {place.line + 1}" if place else ""
-        raise UsageError(f"{file} is not YAML{where}: {getattr(error, 'problem', error)}") from None
+    except yamltext.NotYamlError as error:
+        where = f" in line {error.line}" if error.line else ""
+        raise UsageError(f"{file} is not YAML{where}: {error}") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -321,23 +344,6 @@ def template() -> str:
     return "\n".join(lines) + "\n"
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a key that stands twice, where YAML would silently take the last."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                continue  # refused by the loader itself
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
 def _own(provider: str) -> type[BaseModel]:
     return providers.REGISTRY[provider].site.Options
 
@@ -367,11 +373,11 @@ def _explain(problem: Mapping[str, Any], model: type[BaseModel], provider: str =
             return f"{key}: provider {provider} has no options"
         near = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1, cutoff=0.5)
         advice = f"did you mean {near[0]!r}?" if near else f"valid keys: {', '.join(known)}"
-        return f"unknown key {key!r}; {advice}"
+        return f"unknown key {brief(key)}; {advice}"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{key}: {message}"
-    return f"{key}: {value!r} is not valid; {message[:1].lower()}{message[1:]}"
+    return f"{key}: {brief(value)} is not valid; {message[:1].lower()}{message[1:]}"
 
 
 def _fields(model: type[BaseModel], place: Sequence[Any]) -> Mapping[str, Any]:

@@ -31,11 +31,15 @@ _REFUSED = re.compile(
 )
 
 
+def words(config: Path) -> list[str]:
+    """How every ssh call begins that asks nobody: all else, host keys too, is in the config."""
+    return [process.tool("ssh"), "-F", str(config), "-o", "BatchMode=yes"]
+
+
 def argv(cluster: Cluster, node: str, command: Sequence[str] = (), *, tty: bool = False) -> list[str]:
     """The ssh call; without a command, a login shell."""
-    words = [process.tool("ssh"), "-F", str(cluster.ssh_config)]
-    words += ["-t"] if tty else ["-o", "BatchMode=yes"]
-    return [*words, node, *(["--", shlex.join(command)] if command else [])]
+    start = [process.tool("ssh"), "-F", str(cluster.ssh_config), "-t"] if tty else words(cluster.ssh_config)
+    return [*start, node, *(["--", shlex.join(command)] if command else [])]
 
 
 def pick(cluster: Cluster, name: str | None = None) -> Node:

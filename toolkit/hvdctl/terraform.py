@@ -19,6 +19,7 @@ from hvdctl.errors import PhaseError, ToolMissing, UsageError
 _STATE = "terraform.tfstate"
 _VARIABLES = "terraform.tfvars.json"
 _PLANNED = "plan.tfvars.json"
+_LOCK = ".terraform.lock.hcl"
 
 
 @dataclass
@@ -29,6 +30,9 @@ class Outcome:
     outputs: dict[str, Any] = field(default_factory=dict)
     drift: list[str] = field(default_factory=list)
     done: int = 0
+    recreated: list[str] = field(default_factory=list)
+    """In a plan: the nodes that would be recreated, and in words what would end with them."""
+    ending: str = ""
 
 
 def binary() -> str:
@@ -51,6 +55,24 @@ def variables(folder: Path) -> dict[str, Any]:
     return stored if isinstance(stored, dict) else {}
 
 
+def holds(folder: Path) -> bool:
+    """Whether the state in this folder knows of anything; raises where it can't be read."""
+    file = folder / _STATE
+    try:
+        text = file.read_text(encoding="utf-8")
+        # A kill leaves the file empty: Terraform then knows of nothing, although things may have been made.
+        if not text.strip():
+            return False
+        return bool(json.loads(text)["resources"])
+    except FileNotFoundError:
+        return False
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{file} is not a Terraform state: {error}",
+            hint=f"{file}.backup may hold the last good one; `hvdctl down --force` removes by label instead",
+        ) from None
+
+
 class Terraform:
     """A provider's module with its state in a folder of the cluster's."""
 
@@ -62,20 +84,11 @@ class Terraform:
     @property
     def has_state(self) -> bool:
         """Whether Terraform knows of anything; raises where its state can't be read."""
-        file = self.folder / _STATE
-        try:
-            text = file.read_text(encoding="utf-8")
-            # A kill in the first moment leaves the file empty: nothing was made yet.
-            if not text.strip():
-                return False
-            return bool(json.loads(text)["resources"])
-        except FileNotFoundError:
-            return False
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(
-                f"{file} is not a Terraform state: {error}",
-                hint=f"{file}.backup may hold the last good one; `hvdctl down --force` removes by label instead",
-            ) from None
+        return holds(self.folder)
+
+    def version(self) -> str:
+        """What decides, beside the variables, whether a resource stays as it is: the module and hvdctl's own plugin."""
+        return digest(self.module, paths.library() / "hvdctl" / "tfprovider")
 
     def variables(self) -> dict[str, Any]:
         """What was asked for last."""
@@ -132,11 +145,16 @@ class Terraform:
         wanted = digest(self.module, binary())
         if stamp.exists() and stamp.read_text() == wanted:
             return
-        for old in (*self.folder.glob("*.tf"), self.folder / ".terraform.lock.hcl"):
+        for old in (*self.folder.glob("*.tf"), self.folder / _LOCK):
             old.unlink(missing_ok=True)
         for file in (*self.module.glob("*.tf"), *self.module.glob("*.tftpl")):
             shutil.copyfile(file, self.folder / file.name)
-        self._quiet(env, "init", backend=False, no_color=True)
+        options: dict[str, Any] = {"backend": False, "no_color": True}
+        # OpenTofu has a registry of its own, and so other providers. Our own provider is not downloaded.
+        if (self.module / _LOCK).exists() and Path(binary()).name != "tofu":
+            shutil.copyfile(self.module / _LOCK, self.folder / _LOCK)
+            options["lockfile"] = "readonly"
+        self._quiet(env, "init", **options)
         write(stamp, wanted)
 
     def _addresses(self, types: tuple[str, ...]) -> list[str]:

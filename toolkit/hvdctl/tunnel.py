@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hvdctl import paths, process, ssh
+from hvdctl import paths, process, ssh, turns
 from hvdctl.cluster import Cluster, write
 from hvdctl.errors import HvdctlError
 
@@ -27,6 +27,8 @@ PORT = 8888
 _NEAR = 100
 _OPEN_S = 30.0
 _CLOSE_S = 10.0
+# Whoever has the turn ends one tunnel and opens another.
+_TURN_S = 60.0
 _PAUSES = (0.2, 1.0, 2.0, 5.0, 10.0)
 _TAKEN = "another program has taken its port"
 _LISTENING = "0A"
@@ -170,8 +172,7 @@ def _keeper(cluster: Cluster) -> int | None:
 def _turn(cluster: Cluster) -> Iterator[None]:
     """One at a time opens or closes it."""
     file = paths.private(cluster.folder / "jupyter") / "turn.lock"
-    with file.open("w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
+    with turns.alone(file, f"the tunnel to {cluster.name!r}", limit=_TURN_S):
         yield
 
 

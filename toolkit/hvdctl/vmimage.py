@@ -131,9 +131,10 @@ def _write_disk(client: DockerClient, plan: imageplan.Plan, work: Path, log: Pat
             labels={_LABEL: str(work.parent)},
             network_mode="none",
             mounts=[Mount("/out", str(work), type="bind"), Mount("/making", None, type="volume")],
-            # The engine inside mounts the layers that it unpacks.
+            # The engine inside mounts the layers that it unpacks. AppArmor's profile for containers refuses that, and
+            # seccomp's admits it with the capability.
             cap_add=["SYS_ADMIN"],
-            security_opt=["seccomp=unconfined", "apparmor=unconfined"],
+            security_opt=["apparmor=unconfined", "no-new-privileges"],
         )
         try:
             maker.start()

@@ -1,6 +1,7 @@
 """The wheelhouse: every Python package of an image, downloaded on the host with the host's own pip settings.
 
-Containers need no way to a package index then, and a proxy's certificate stays the host's business.
+Containers need no way to a package index then, and a proxy's certificate stays the host's business. The settings may
+name any index: a file counts only if its hash is in images/SHA256SUMS.
 """
 
 from __future__ import annotations
@@ -18,12 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdctl import paths, process
+from hvdctl import hashes, paths, process
 from hvdctl.errors import PhaseError, ToolMissing, UsageError
 
 FRAMEWORKS = ("pytorch", "tensorflow")
-# What build environments obey: the second since pip 25.3, the first before.
-_CONSTRAINTS = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT")
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,15 @@ class Pins:
     index: str = ""
 
     @property
+    def source(self) -> str:
+        """The requirement for Horovod's source; empty if it is not wanted."""
+        return self.horovod and f"horovod=={self.horovod}"
+
+    @property
     def digest(self) -> str:
-        lists = [self.python, self.horovod, sorted(self.build), sorted(self.packages), platform.machine()]
+        wanted = sorted([*self.build, *self.packages, *filter(None, [self.source])])
+        known = hashes.known()
+        lists = [self.python, {pin: known.get(pin, ()) for pin in wanted}, platform.machine()]
         return hashlib.sha256(json.dumps(lists).encode()).hexdigest()[:12]
 
 
@@ -111,11 +117,11 @@ def wheelhouse(wanted: Pins, on_line: Callable[[str], None] = lambda line: None)
     return home
 
 
-def download_arguments(wanted: Pins) -> list[str]:
+def download_arguments(wanted: Pins, machine: str = "") -> list[str]:
     """pip's arguments that choose wheels for Debian's Python, whatever Python hvdctl itself runs on."""
     short = wanted.python.replace(".", "")
-    machine = platform.machine()
-    chosen = ["--no-deps", "--implementation", "cp", "--python-version", wanted.python]
+    machine = machine or platform.machine()
+    chosen = ["--no-deps", "--only-binary", ":all:", "--implementation", "cp", "--python-version", wanted.python]
     for abi in (f"cp{short}", "abi3", "none"):
         chosen += ["--abi", abi]
     # Debian 12 has glibc 2.36; pip expands none of these names itself.
@@ -129,22 +135,45 @@ def download_arguments(wanted: Pins) -> list[str]:
 
 
 def _download(wanted: Pins, folder: Path, on_line: Callable[[str], None]) -> None:
-    pip = [*_pip(), "download", "--disable-pip-version-check", "--progress-bar", "off", "--dest", str(folder)]
-    target = download_arguments(wanted)
-    wheels = [*wanted.build, *wanted.packages]
-    attempt = [*pip, *target, "--only-binary", ":all:", *wheels]
-    tail = _run(attempt, on_line)
-    if tail and wanted.index:
-        tail = _run([*attempt, "--extra-index-url", wanted.index], on_line)
-    if not tail and wanted.horovod:
-        # Source only, and pip runs its setup.py for the metadata: with the setuptools that it knows.
-        with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraint:
-            constraint.write("setuptools<80\n")
-            constraint.flush()
-            source = ["--no-deps", "--no-binary", "horovod", f"horovod=={wanted.horovod}"]
-            tail = _run([*pip, *source], on_line, dict.fromkeys(_CONSTRAINTS, constraint.name))
+    tail = _fetch([*wanted.build, *wanted.packages], download_arguments(wanted), folder, on_line, wanted.index)
+    if not tail and wanted.source:
+        tail = source(wanted.source, folder, on_line)
     if tail:
         raise _failed(tail)
+
+
+def source(pin: str, folder: Path, on_line: Callable[[str], None], *, checked: bool = True) -> list[str]:
+    """Download the source of a package and run nothing of it; the last lines of pip if that failed."""
+    name = pin.split("==")[0]
+    with tempfile.TemporaryDirectory() as work:
+        backend = Path(work, "setuptools")
+        backend.mkdir()
+        (backend / "__init__.py").touch()
+        (backend / "build_meta.py").write_text(paths.asset("images", "metadata.py").read_text())
+        chosen = ["--no-deps", "--no-binary", name, "--no-build-isolation", "--use-pep517"]
+        return _fetch([pin], chosen, folder, on_line, extra={"PYTHONPATH": work}, checked=checked)
+
+
+def _fetch(
+    pins: list[str],
+    chosen: list[str],
+    folder: Path,
+    on_line: Callable[[str], None],
+    index: str = "",
+    *,
+    extra: dict[str, str] | None = None,
+    checked: bool = True,
+) -> list[str]:
+    """Download files, with `checked` only those whose hashes are known; the last lines of pip if that failed."""
+    with tempfile.NamedTemporaryFile("w", prefix="hvdctl-", suffix=".txt") as wanted:
+        wanted.write("\n".join(hashes.requirements(pins) if checked else pins) + "\n")
+        wanted.flush()
+        pip = [*_pip(), "download", "--disable-pip-version-check", "--progress-bar", "off", "--dest", str(folder)]
+        attempt = [*pip, *chosen, *(["--require-hashes"] if checked else []), "--requirement", wanted.name]
+        tail = _run(attempt, on_line, extra)
+        if tail and index:
+            tail = _run([*attempt, "--extra-index-url", index], on_line, extra)
+    return tail
 
 
 def _run(argv: list[str], on_line: Callable[[str], None], extra: dict[str, str] | None = None) -> list[str]:
@@ -165,6 +194,11 @@ def _failed(tail: list[str]) -> PhaseError:
         return PhaseError(
             f"the disk is full: no room for the wheelhouse in {paths.cache()}",
             hint="free some space, or set HVDCTL_CACHE",
+        )
+    if other := hashes.mismatch(tail):
+        raise PhaseError(
+            f"{other} from the package index is not the file that images/SHA256SUMS names",
+            hint="look where pip's settings on this host get it from: `pip config list`",
         )
     errors = [line.removeprefix("ERROR: ") for line in tail if line.startswith("ERROR")]
     return PhaseError(

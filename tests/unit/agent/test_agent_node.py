@@ -53,6 +53,33 @@ def test_apply_refuses_nonsense(node: Node, home: Path, entry: Any) -> None:
     assert "a file is {path" in json.loads(node.call("apply", stdin={"files": [entry]}).stdout)["error"]
 
 
+def test_apply_makes_a_link_to_a_folder_of_the_share(node: Node, home: Path, tmp_path: Path) -> None:
+    share = tmp_path / "share"
+    link = {"path": "~/python", "folder": str(share / "one" / "python")}
+    asked = {"files": [], "links": [link]}
+    assert node.ask("apply", stdin=asked) == {"changed": True, "paths": [str(home / "python")]}
+    assert (home / "python").resolve() == share / "one" / "python"
+    assert (home / "python").is_dir()
+    assert node.ask("apply", stdin=asked) == {"changed": False, "paths": []}
+    other = {"files": [], "links": [link | {"folder": str(share / "two")}]}
+    assert node.ask("apply", stdin=other)["changed"] is True
+    assert (home / "python").resolve() == share / "two"
+    # Neither a share that can't be written to nor what the user has there is a reason to fail.
+    (tmp_path / "file").touch()
+    node.ask("apply", stdin={"files": [], "links": [link | {"folder": str(tmp_path / "file" / "x")}]})
+    (home / "python").unlink()
+    (home / "python").mkdir()
+    assert node.ask("apply", stdin=asked)["changed"] is False
+    assert not (home / "python").is_symlink()
+
+
+@pytest.mark.parametrize("entry", [{}, "x", {"path": "/tmp/x", "folder": "/a"}, {"path": "~/x", "folder": "a"}])
+def test_apply_refuses_links_that_lead_astray(node: Node, home: Path, entry: Any) -> None:
+    done = node.call("apply", stdin={"files": [], "links": [entry]})
+    assert done.returncode == 2
+    assert list(home.iterdir()) == []
+
+
 def test_apply_names_nodes_in_the_hosts_file_and_leaves_the_rest(node: Node, home: Path, tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 localhost\n10.0.0.2 a1b2c3")

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from agent_node import Node, wait_for
+from hvdctl.agent import outcome
+from hvdctl.agent.launchers import Request
 
 SAY = "import os, sys; print('rank', os.environ['HVDCTL_RANK'], sys.argv[1:])"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(600)"
@@ -122,6 +124,18 @@ def test_cancel_lets_ranks_say_their_last_words(node: Node) -> None:
     assert node.ask("cancel", str(run_id))["state"] == "cancelled"
     # Wrapper and launcher may both pass the signal on: a slow handler is then called twice.
     assert all(f"[rank {rank} localhost] saved" in node.log(run_id) for rank in (0, 1))
+
+
+@pytest.mark.parametrize(("told_at", "state"), [(19.5, "cancelled"), (20.5, "succeeded"), (None, "succeeded")])
+def test_ranks_that_ended_before_they_were_told_to_are_a_success(
+    tmp_path: Path, told_at: float | None, state: str
+) -> None:
+    """The wrapper of a rank may have heard nothing when its command is gone."""
+    record = {"exit_code": 0, "ended": 20.0, "told_to_end": False}
+    for rank in (0, 1):
+        (tmp_path / f"rank-{rank}.json").write_text(json.dumps(record | {"rank": rank, "node": "localhost"}))
+    request = Request(1, 2, "horovod", (("localhost", 2),))
+    assert outcome.judge(tmp_path, request, [0], None, cancelled=True, told_at=told_at)["state"] == state
 
 
 def test_killed_supervisor_is_lost_then_cancelled(node: Node) -> None:

@@ -32,6 +32,10 @@ def site(cluster: Cluster, engine: FakeEngine, fake_nodes: Path, monkeypatch: py
     monkeypatch.setattr(sweep, "CARRIED", 0.5)
     monkeypatch.setattr(pipeline, "relink", lambda _, net, step: made.log.append(f"link {net}"))
     monkeypatch.setattr(pipeline, "image", lambda _: {"reference": "test/node:1", "id": "sha256:1"})
-    monkeypatch.setattr(report, "build", lambda folder: made.log.append("report"))
-    monkeypatch.setattr(links, "measure", lambda _, a, b, net: Measured(a, b, 0.9 * net if net else 5e9, net))
+    monkeypatch.setattr(report, "build", lambda path: made.log.append("report"))
+    monkeypatch.setattr(
+        links,
+        "measure",
+        lambda _, source, target, asked: Measured(source, target, 0.9 * asked if asked else 5e9, asked),
+    )
     return made

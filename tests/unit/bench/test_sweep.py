@@ -185,8 +185,8 @@ def test_a_late_device_is_told(cluster: Cluster, site: Site, monkeypatch: pytest
     monkeypatch.setattr(plan, "compute_seconds", lambda point: 0.1)
     honest = ranks._record
 
-    def slow(point: Any, found: Any, factor: float, compute: Any) -> Any:
-        return honest(point, found | {"split_s": {"compute": 0.12}}, factor, compute)
+    def slow(point: Any, found: Any, dilation: float, compute: Any) -> Any:
+        return honest(point, found | {"split_s": {"compute": 0.12}}, dilation, compute)
 
     monkeypatch.setattr(ranks, "_record", slow)
     heard = Heard()
@@ -347,8 +347,8 @@ def test_links_that_were_half_shaped_are_put_back(
 def test_ranks_that_have_ended_meanwhile_are_started_anew(
     cluster: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def long(bench: Any, ranks: Any, *_: Any) -> None:
-        ranks.ready = ranks.layout.nodes == 1
+    def long(self: Any, session: Any, *_: Any) -> None:
+        session.ready = session.layout.nodes == 1
 
     monkeypatch.setattr(sweep._Bench, "_micro", long)
     outcome = run(cluster, replace(REAL, batches=(8,)))

@@ -44,7 +44,7 @@ def speed(
     monkeypatch.setattr(ranks, "start", lambda _, point, pressed, env: Ranks(point))
 
     def use(of: Callable[[Point], float]) -> None:
-        monkeypatch.setattr(ranks, "measure", lambda s, point, *_: {"images_per_s": of(point)})
+        monkeypatch.setattr(ranks, "measure", lambda _session, point, *_: {"images_per_s": of(point)})
 
     return use
 

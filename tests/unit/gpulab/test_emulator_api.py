@@ -242,3 +242,37 @@ def test_faults_are_played(tmp_path: Path) -> None:
         assert "later" not in await bench.get(f"jobs/{job.uuid}")
 
     with_bench(tmp_path / "logs", work, faults=faults)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": "application/json", "Origin": "https://page.example"}, 403),
+        ({"Content-Type": "application/json", "Origin": "null"}, 403),
+        ({"Content-Type": "application/json", "Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Content-Type": "application/json", "Host": "rebound.example:80"}, 403),
+        ({"Content-Type": "application/json", "Host": "localhost:80"}, 200),
+        ({"Content-Type": "application/json; charset=utf-8"}, 200),
+    ],
+)
+def test_a_page_in_a_browser_starts_no_container(tmp_path: Path, headers: dict[str, str], status: int) -> None:
+    async def work(bench: Bench) -> None:
+        answer, _ = await bench.call("POST", "jobs", data=json.dumps(body()).encode(), headers=headers)
+        assert answer.status == status
+        assert "Access-Control-Allow-Origin" not in answer.headers
+        assert len(bench.lab.jobs) == (status == 200)
+
+    with_bench(tmp_path, work)
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "OPTIONS"])
+def test_a_page_in_a_browser_reads_and_changes_nothing(tmp_path: Path, method: str) -> None:
+    async def work(bench: Bench) -> None:
+        job = await bench.running()
+        answer, said = await bench.call(method, f"jobs/{job.uuid}", headers={"Origin": "https://page.example"})
+        assert (answer.status, job.uuid in said) == (403, False)
+        assert job.status == "RUNNING"
+
+    with_bench(tmp_path, work)

@@ -151,6 +151,25 @@ def test_the_bastion_leads_to_jobs_and_has_no_shell(tmp_path: Path, key: str) ->
     with_ssh(tmp_path, work)
 
 
+def test_a_forwarded_connection_ends_if_the_far_end_ends_first(tmp_path: Path) -> None:
+    async def served(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"bye")
+        writer.close()
+
+    async def work(bench: Bench, bastion: Bastion, job: Job, connect: Callable[..., Any]) -> None:
+        server = await asyncio.start_server(served, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        job.host, job.ports = "127.0.0.1", (job.ports[0].model_copy(update={"host_port": port}),)
+        async with connect("tester", "login") as client:
+            reader, writer = await client.open_connection("127.0.0.1", port)
+            assert await reader.read() == b"bye"
+            writer.write_eof()
+            await asyncio.wait_for(writer.channel.wait_closed(), 5)
+        server.close()
+
+    with_ssh(tmp_path, work)
+
+
 def test_who_is_in_a_job_is_led_nowhere(tmp_path: Path) -> None:
     async def work(bench: Bench, bastion: Bastion, job: Job, connect: Callable[..., Any]) -> None:
         async with connect(job.ssh_username, "mine") as client:

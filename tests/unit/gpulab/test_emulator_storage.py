@@ -20,8 +20,10 @@ def job(*stores: Any, **docker: Any) -> Job:
 
 
 def binds(folder: Path, worker: Worker, *stores: Any) -> dict[str, str]:
-    found = storage.resolve(job(*stores), worker, folder).binds
-    return {inside: str(path.relative_to(folder)) for inside, path in found.items()}
+    with storage.resolve(job(*stores), worker, folder) as found:
+        return {
+            inside: str(path.resolve().relative_to(folder)) for inside, path in (found.binds | found.opened).items()
+        }
 
 
 def test_volumes_are_folders_of_the_project(tmp_path: Path) -> None:
@@ -68,19 +70,39 @@ def test_what_there_is_not_is_refused(tmp_path: Path, worker: Worker, store: Any
         binds(tmp_path, worker, store)
 
 
-def test_a_link_of_a_job_leads_nowhere_else(tmp_path: Path) -> None:
-    binds(tmp_path, DEFAULT[0], "/project_ghent")
+@pytest.mark.parametrize("store", ["/project_ghent/out", "/project_ghent/out/below", "/project_ghent/in"])
+def test_a_link_of_a_job_is_not_followed(tmp_path: Path, store: str) -> None:
+    binds(tmp_path, DEFAULT[0], "/project_ghent/inside")
     (tmp_path / "storage/demo/project_ghent/out").symlink_to("/etc")
-    with pytest.raises(NotStarted, match="leads out of"):
-        binds(tmp_path, DEFAULT[0], "/project_ghent/out")
+    (tmp_path / "storage/demo/project_ghent/in").symlink_to("inside")
+    with pytest.raises(NotStarted, match="is a link or a file"):
+        binds(tmp_path, DEFAULT[0], store)
+    assert not Path("/etc/below").exists()
+
+
+def test_a_folder_that_is_swapped_for_a_link_after_the_check_is_still_the_folder(tmp_path: Path) -> None:
+    top = tmp_path / "storage/demo/project_ghent"
+    with storage.resolve(job("/project_ghent/data"), DEFAULT[0], tmp_path) as found:
+        (top / "data").rename(top / "moved")
+        (top / "data").symlink_to("/")
+        (bound,) = found.opened.values()
+        (bound / "mark").touch()
+        assert (top / "moved" / "mark").exists()
+    assert not bound.exists(), "the descriptor is closed"
 
 
 def test_keys_and_tmpfs(tmp_path: Path) -> None:
-    found = storage.resolve(
-        job({"hostPath": ".ssh"}, {"hostPath": "tmpfs", "containerPath": "/t", "sizeGb": 3}), DEFAULT[0], tmp_path
-    )
-    assert found.tmpfs == {"/t": 3}
-    assert (found.binds["/root/.ssh"] / "authorized_keys").read_text() == f"{KEY}\n"
+    made = job({"hostPath": ".ssh"}, {"hostPath": "tmpfs", "containerPath": "/t", "sizeGb": 3})
+    for _ in range(2):
+        with storage.resolve(made, DEFAULT[0], tmp_path) as found:
+            assert found.tmpfs == {"/t": 3}
+            keys = found.binds["/root/.ssh"] / "authorized_keys"
+            assert keys.read_text() == f"{KEY}\n"
+        # The job left a link where its keys are written.
+        keys.unlink()
+        (tmp_path / "of the user").write_text("mine")
+        keys.symlink_to(tmp_path / "of the user")
+    assert (tmp_path / "of the user").read_text() == "mine"
 
 
 def test_a_job_knows_who_and_where_it_is() -> None:
@@ -96,8 +118,7 @@ def test_jobs_that_start_at_once_find_the_folder_whole(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     def one(number: int) -> int:
-        found = storage.resolve(job("/project_ghent"), DEFAULT[number % 2], tmp_path).binds
-        assert found
+        assert binds(tmp_path, DEFAULT[number % 2], "/project_ghent")
         return (tmp_path / "storage/demo/project_ghent").stat().st_mode & 0o7777
 
     with ThreadPoolExecutor(16) as pool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hvdctl import owner
 from hvdctl.gpulab.emulator.workers import Worker
 from hvdctl.tfprovider import gpulab
 from hvdctl.tfprovider.gpulab import Gpulab, HvdGpulabJob
@@ -68,6 +69,15 @@ def test_a_job_is_made_when_its_node_has_said_who_it_is(job: Caller, lab: Played
     assert job.delete(made) is None
     assert (job.errors, lab.active) == ([], [])
     assert job.read(made) is None
+
+
+def test_a_job_has_its_owner_in_its_name_and_description(job: Caller, lab: Played) -> None:
+    this = owner.this()
+    made = job.create(planned(labels=this.labels))
+    submission = lab.active[0].submission
+    assert submission.name == f"hvdctl-demo-node0-{this.id[:8]}"
+    assert str(submission.description).endswith(f" for {this.name}")
+    assert job.create(planned(labels=this.labels))["id"] == made["id"], "the same job, not another one"
     job.delete(made)  # again does no harm
     assert job.errors == []
 

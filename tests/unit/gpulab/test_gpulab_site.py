@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hvdctl import overview, providers
+from hvdctl import guards, overview, owner, providers
 from hvdctl.cluster import Cluster, write
 from hvdctl.errors import PhaseError, UsageError
 from hvdctl.gpulab import login
@@ -193,12 +193,12 @@ def test_what_stands_is_told_by_the_names_of_jobs(spec: Make, lab: Played, keys:
 
 def test_a_name_that_another_home_has_is_refused(spec: Make, lab: Played, keys: Path) -> None:
     theirs = Service(Account(lab.url, keys / "login.pem"))
-    job = theirs.submit(wanted())
-    with pytest.raises(UsageError, match=f"cluster 'demo' runs already, and this home did not make it \\({job.name}"):
-        site.preflight(spec())
-    site.preflight(spec(name="other"))
+    job = theirs.submit(wanted(mark="0123456789abcdef", owner="ada@lab:/x"))
+    with pytest.raises(UsageError, match=f"cluster 'demo' is somebody else's: job {job.name} belongs to ada@lab:/x"):
+        guards.name(Cluster("demo"), spec())
+    guards.name(Cluster("other"), spec(name="other"))
     theirs.remove([job])
-    site.preflight(spec())
+    guards.name(Cluster("demo"), spec())
 
 
 def test_a_node_counts_that_the_list_of_jobs_leaves_out(
@@ -344,3 +344,22 @@ def test_nodes_that_stood_before_are_not_given_back(lab: Played, keys: Path, spe
     told = "can't create job x: job 1 is FAILED: boom; cancelled, as not all could start: node1"
     assert short.value.message == told, "the cause, and not what followed from it"
     assert [job.uuid for job in lab.active] == [old]
+
+
+def test_jobs_are_known_by_their_owner_also_without_a_key(
+    spec: Make, lab: Played, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster whose folder is lost is still ours; what another home has under the name is not swept with it."""
+    monkeypatch.setenv("GPULAB_CERT", str(keys / "login.pem"))
+    monkeypatch.setenv("GPULAB_API_BASE", lab.url)
+    service = Service(Account(lab.url, keys / "login.pem"))
+    this = owner.this()
+    service.submit(wanted(mark=this.id, owner=this.name))
+    theirs = service.submit(wanted(mark="0123456789abcdef", owner="ada@lab:/x")).uuid
+    assert {claim.owner for claim in site.claims("demo")} == {
+        f"{this.name} (owner {this.id[:8]})",
+        "ada@lab:/x (owner 01234567)",
+    }
+    assert len(site.leftovers("demo")) == 1
+    site.sweep("demo", keep_data=False, step=Told())
+    assert [job.uuid for job in lab.active] == [theirs]

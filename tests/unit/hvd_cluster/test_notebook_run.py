@@ -268,6 +268,20 @@ def test_what_the_head_of_another_cluster_has_on_the_same_share_stays(head: Head
     assert head.left() == []
 
 
+def test_a_cluster_of_the_same_name_of_another_owner_has_a_folder_of_its_own(head: Head) -> None:
+    """On a folder as share, the head of each is node0 of `default`: one must not clear up what the other has."""
+    head.describe(owner="0123456789abcdef")
+    live = calls.private_folder()
+    gone = live.with_name(live.name.replace(f".{os.getpid()}.", ".1."))
+    live.rename(gone)
+    head.describe(owner="fedcba9876543210")
+    assert hc.run(lambda: 1, 1) == [1]
+    assert gone.is_dir()
+    head.describe(owner="0123456789abcdef")
+    assert hc.run(lambda: 1, 1) == [1]
+    assert not gone.exists()
+
+
 def test_a_rank_starts_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HVDCTL_RANK", "0")
     with pytest.raises(hc.ClusterError, match="is a rank of a run"):

@@ -1,7 +1,8 @@
-"""`apply`: configuration files, written where they differ."""
+"""`apply`: configuration files and links, written if they differ."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -15,17 +16,20 @@ _BEGIN, _END = "# hvdctl: the nodes of this cluster", "# hvdctl: end"
 
 
 def main(argv: list[str]) -> int:
-    """Takes {"files": [{"path", "content", "mode"}], "hosts": [[address, name], ...]}, packed as one word or as JSON on
-    stdin. `hosts` are names for /etc/hosts, where nothing else resolves them.
+    """Takes {"files": [{"path", "content", "mode"}], "links": [{"path", "folder"}], "hosts": [[address, name], ...]},
+    packed as one word or as JSON on stdin. A link leads to a folder, which is created if it is missing. `hosts` are
+    names for /etc/hosts, where nothing else resolves them.
 
     Prints {"changed": bool, "paths": [...]}.
     """
     if len(argv) > 1:
         raise AgentError("usage: apply PACKED, or apply < bundle.json")
-    bundle = _unpacked(argv[0]) if argv else store.request()
+    bundle = unpacked(argv[0]) if argv else store.request()
     # All are checked before the first is written.
     files = [_checked(entry) for entry in bundle.get("files", [])]
+    links = [_checked_link(entry) for entry in bundle.get("links", [])]
     changed = [str(path) for path, content, mode in files if write(path, content, mode)]
+    changed += [str(path) for path, folder in links if link(path, folder)]
     if bundle.get("hosts") and name_hosts(_hosts_file(), bundle["hosts"]):
         changed.append(str(_hosts_file()))
     store.answer({"changed": bool(changed), "paths": changed})
@@ -43,6 +47,24 @@ def write(path: Path, content: bytes, mode: int) -> bool:
         store.write_bytes(path, content, mode)
     except OSError as error:
         raise AgentError(f"can't write {path}: {error.strerror}") from None
+    return True
+
+
+def link(path: Path, folder: Path) -> bool:
+    """Make the path a link to the folder, and return whether it was something else. What the user has there stays."""
+    # A share that is full, or can't be written to, is no reason not to configure a node.
+    with contextlib.suppress(AgentError):
+        _folders(folder)
+    try:
+        if path.is_symlink():
+            if path.readlink() == folder:
+                return False
+            path.unlink()
+        elif path.exists():
+            return False
+        path.symlink_to(folder)
+    except OSError as error:
+        raise AgentError(f"can't make {path} a link to {folder}: {error.strerror}") from None
     return True
 
 
@@ -67,7 +89,7 @@ def _hosts_file() -> Path:
     return Path(os.environ.get("HVD_HOSTS") or _HOSTS)
 
 
-def _unpacked(word: str) -> dict[str, Any]:
+def unpacked(word: str) -> dict[str, Any]:
     import base64
     import json
     import zlib
@@ -86,11 +108,26 @@ def _checked(entry: Any) -> tuple[Path, bytes, int]:
         mode = int(entry.get("mode") or "0644", 8)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise AgentError("a file is {path, content, mode} with the mode in octal, such as 0600") from None
+    return _allowed(path), content, mode
+
+
+def _checked_link(entry: Any) -> tuple[Path, Path]:
+    try:
+        path, folder = Path(entry["path"]).expanduser(), Path(entry["folder"])
+    except (KeyError, TypeError, AttributeError):
+        raise AgentError("a link is {path, folder}") from None
+    if not folder.is_absolute():
+        raise AgentError(f"{folder} is not an absolute path")
+    return _allowed(path), folder
+
+
+def _allowed(path: Path) -> Path:
+    """The place itself, which is one that the agent may write to."""
     allowed = [Path.home().resolve(), store.config().resolve()]
     target = path.parent.resolve() / path.name
     if not path.is_absolute() or not any(target.is_relative_to(root) for root in allowed):
         raise AgentError(f"{path} is neither below {allowed[0]} nor below {allowed[1]}")
-    return target, content, mode
+    return target
 
 
 def _folders(folder: Path) -> None:

@@ -21,7 +21,8 @@ node      apply < bundle.json          write configuration files that differ
           verify < request.json        share, link rate, names, SSH
           doctor                       the Horovod build
           jupyter start < facts.json   JupyterLab on this node, kept running; also status, token, rotate, stop
-          reach                        connections to other nodes, asked and told in lines of JSON
+          reach listen CALLERS SECONDS, reach call NAME PACKED
+                                       connections between nodes
           sample [--every SECONDS] [--count N] [--machine]
                                        CPU, memory, network and GPUs of this node, a line of JSON at a time
           top [--every SECONDS] [--count N]

@@ -12,12 +12,24 @@ from .launchers import Request
 from .output import tail
 
 
-def judge(folder: Path, request: Request, codes: list[int], problem: str | None, *, cancelled: bool) -> dict[str, Any]:
-    """The final fields of run.json, and `unclean` where processes of the run may be left."""
+def judge(
+    folder: Path,
+    request: Request,
+    codes: list[int],
+    problem: str | None,
+    *,
+    cancelled: bool,
+    told_at: float | None = None,
+) -> dict[str, Any]:
+    """The final fields of run.json, and `unclean` if processes of the run may be left.
+
+    `told_at` is when the ranks began to be told to end.
+    """
     ranks = _records(folder, request, patient=not cancelled and codes != [] and not any(codes))
     done = [record for record in ranks if record and record["exit_code"] == 0]
     # Ranks may well end with 0 when they are told to; a run that was done before anyone told it is a success.
-    told = cancelled and any(record and record.get("told_to_end") for record in ranks)
+    # A command may be gone before the wrapper around it has heard anything.
+    told = cancelled and any(record and _told(record, told_at) for record in ranks)
     clean = len(done) == request.np and not any(codes) and not told
     end: dict[str, Any] = {"state": "succeeded", "exit_code": 0, "reason": None, "failed_rank": None}
     if clean:
@@ -38,6 +50,10 @@ def judge(folder: Path, request: Request, codes: list[int], problem: str | None,
     end["exit_code"] = next((code for code in codes if code), 1)
     end["reason"] = problem or _launcher_words(folder, request, ranks, codes)
     return end
+
+
+def _told(record: dict[str, Any], told_at: float | None) -> bool:
+    return bool(record.get("told_to_end")) or (told_at is not None and (record.get("ended") or 0) >= told_at)
 
 
 def _records(folder: Path, request: Request, *, patient: bool) -> list[dict[str, Any] | None]:

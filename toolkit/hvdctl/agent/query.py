@@ -32,10 +32,14 @@ def main(verb: str, argv: list[str]) -> int:
 
 
 def row(folder: Path) -> dict[str, Any]:
-    """A run in short."""
-    record = store.load(folder)
-    short = {name: record[name] for name in _ROW} | {"command": record["user_command"]}
-    if record["state"] == "running":
+    """A run in short; one whose record is damaged says why, and hides no other."""
+    try:
+        record = store.load(folder)
+    except AgentError as error:
+        nothing = dict.fromkeys((*_ROW, "command"))
+        return nothing | {"id": int(folder.name), "state": store.UNREADABLE, "reason": str(error)}
+    short = {name: record.get(name) for name in _ROW} | {"command": record["user_command"]}
+    if record["state"] == "running" and record.get("started") is not None:
         short["duration_s"] = round(store.now() - record["started"], 3)
     return short
 
@@ -79,7 +83,7 @@ def _clear(folder: Path) -> dict[str, Any]:
 
     lock = store.lock(folder, wait=True)
     try:
-        record = store.read(folder / "run.json")
+        record = store.run(folder)
         if record["state"] in store.FINAL:
             return record
         missed = hosts.reap(record["id"], [host for host, _ in record["hosts"]])

@@ -6,6 +6,7 @@ It tags and keeps the output, records the end, and sees to it that the command n
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -21,12 +22,14 @@ from .environment import of_command, rank_of
 from .launchers import Request
 from .output import LIMIT, Lines, tail
 from .store import AgentError
+from .submit import COMMAND
 
 _LOOK_S = 0.5  # how often to look whether the launcher is still there
 _BAR_S = 2.0  # how often to show a progress bar that is under way
 _IDLE_S = 0.2  # after the command's end: silence this long means that all was read
 _DRAIN_S = 1.0
 _LINGER_S = 2.0
+_ROOM = 2048  # for the record of the end, on a share that the job itself has filled
 
 
 def main(argv: list[str]) -> int:
@@ -42,12 +45,13 @@ class Rank:
     def __init__(self, folder: Path, command: list[str]) -> None:
         record = store.read(folder / "run.json")
         self.folder = folder
-        self.command = command or record["command"]
+        user = store.read(folder / "env.json")
+        hidden = user.pop(COMMAND, None)
+        self.command = command or (json.loads(hidden) if hidden else record["command"])
         self.workdir = record.get("workdir")
         self.request = Request.of(record)
         self.rank = rank_of(record["launcher"], os.environ)
         self.node = self.request.host_of(self.rank)
-        user = store.read(folder / "env.json")
         self.env = of_command(os.environ, user, self.request, self.rank, len(os.sched_getaffinity(0)))
         self._log = os.open(folder / f"rank-{self.rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._tag = f"[rank {self.rank} {self.node}] "
@@ -185,6 +189,6 @@ class Rank:
         record = {"rank": self.rank, "node": self.node, "pid": os.getpid(), "exit_code": None}
         record |= {"started": started, "ended": None, "told_to_end": self._told_at is not None}
         try:
-            store.write(self.folder / f"rank-{self.rank}.json", record | end)
+            store.write(self.folder / f"rank-{self.rank}.json", record | end, room=_ROOM)
         except OSError as error:
             sys.stderr.write(f"hvd-agent: rank {self.rank} can't record its state: {error}\n")

@@ -1,27 +1,27 @@
 """`reach`: which other nodes this one can connect to, on ports of the kind that Horovod takes.
 
-Horovod, Gloo and Open MPI take any free port above 1023, so a few such ports stand for all. A conversation of lines, as
-all nodes must listen before the first one calls:
+Horovod, Gloo and Open MPI take any free port above 1023, so a few such ports stand for all. All nodes must listen
+before the first one calls:
 
-    us      {"ports": [N, ...]}
-    caller  {"peers": {NAME: [ADDRESS, [PORT, ...]], ...}}
-    us      {"reached": {NAME: {PORT: "ok" or the reason, ...}, ...}}
+    reach listen CALLERS SECONDS    {"ports": [N, ...]}; ends when all have called, or nobody has for these seconds
+    reach call NAME PACKED          {"reached": {NAME: {PORT: "ok" or the reason, ...}, ...}}
 
-Then we listen on until the caller hangs up, for the nodes that take longer.
+PACKED is {"nodes": {NAME: [ADDRESS, [PORT, ...]], ...}}; NAME is this node's own, which is not called.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import queue
 import random
 import socket
 import sys
 import threading
-from typing import Any
+from typing import Any, NoReturn
 
 from . import store
+from .apply import unpacked
 from .store import AgentError
 
 # Between the ports that services have and those that the kernel hands out: there the rendezvous often is.
@@ -29,59 +29,83 @@ _LOW = range(10000, 30000)
 _KERNELS_CHOICE = 2
 _GREETING = b"hvd-reach\n"
 _PATIENCE_S = 4.0
+_NAME_S = 1.0
 
 
 def main(argv: list[str]) -> int:
-    if argv:
-        raise AgentError("usage: reach, then a line of JSON on stdin")
+    match argv:
+        case ["listen", callers, seconds] if callers.isdecimal() and seconds.isdecimal():
+            return _listening(int(callers), int(seconds))
+        case ["call", name, word]:
+            nodes: dict[str, Any] = unpacked(word)["nodes"]
+            peers = {peer: (address, ports) for peer, (address, ports) in nodes.items() if peer != name}
+            store.answer({"reached": reach(name, peers)})
+            return 0
+    raise AgentError("usage: reach listen CALLERS SECONDS, or reach call NAME PACKED")
+
+
+def _listening(callers: int, seconds: int) -> int:
+    """Tell the ports and return, while a process of its own listens on."""
     listeners = [*_listen(_low()), *(found for _ in range(_KERNELS_CHOICE) for found in _listen(0))]
-    for listener in listeners:
-        threading.Thread(target=_greet, args=(listener,), daemon=True).start()
     store.answer({"ports": [listener.getsockname()[1] for listener in listeners]})
-    line = sys.stdin.readline()
-    if not line:
-        return 0
-    try:
-        peers: dict[str, Any] = json.loads(line)["peers"]
-    except (ValueError, KeyError, TypeError):
-        raise AgentError('a line {"peers": {name: [address, [port, ...]]}} is wanted') from None
-    store.answer({"reached": reach({name: (address, ports) for name, (address, ports) in peers.items()})})
-    while sys.stdin.readline():
-        pass
+    sys.stdout.flush()
+    if not os.fork():
+        try:
+            os.setsid()
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):  # else the connection that started us would stay
+                os.dup2(nothing, stream)
+            _serve(listeners, callers, seconds)
+        finally:
+            os._exit(0)
     return 0
 
 
-def reach(peers: dict[str, tuple[str, list[int]]]) -> dict[str, dict[str, str]]:
+def _serve(listeners: list[socket.socket], callers: int, seconds: int) -> NoReturn:
+    called: set[tuple[int, bytes]] = set()
+    told: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+
+    def greet(index: int) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                caller, _ = listeners[index].accept()
+                with caller:
+                    caller.settimeout(_NAME_S)
+                    caller.sendall(_GREETING)
+                    told.put((index, caller.recv(256)))
+
+    for index in range(len(listeners)):
+        threading.Thread(target=greet, args=(index,), daemon=True).start()
+    with contextlib.suppress(queue.Empty):
+        while len(called) < callers * len(listeners):
+            called.add(told.get(timeout=seconds))
+    os._exit(0)
+
+
+def reach(name: str, peers: dict[str, tuple[str, list[int]]]) -> dict[str, dict[str, str]]:
     """What became of a connection to each port of each peer, all side by side."""
     from concurrent.futures import ThreadPoolExecutor
 
-    wanted = [(name, address, port) for name, (address, ports) in peers.items() for port in ports]
+    wanted = [(peer, address, port) for peer, (address, ports) in peers.items() for port in ports]
     with ThreadPoolExecutor(max(1, min(len(wanted), 128))) as pool:
-        told = list(pool.map(lambda one: _call(one[1], one[2]), wanted))
-    found: dict[str, dict[str, str]] = {name: {} for name in peers}
-    for (name, _, port), said in zip(wanted, told, strict=True):
-        found[name][str(port)] = said
+        told = list(pool.map(lambda one: _call(name, one[1], one[2]), wanted))
+    found: dict[str, dict[str, str]] = {peer: {} for peer in peers}
+    for (peer, _, port), said in zip(wanted, told, strict=True):
+        found[peer][str(port)] = said
     return found
 
 
-def _call(address: str, port: int) -> str:
+def _call(name: str, address: str, port: int) -> str:
     try:
         with socket.create_connection((address, port), timeout=_PATIENCE_S) as link:
             link.settimeout(_PATIENCE_S)
+            link.sendall(name.encode())
             # What answers may be something else: a proxy, or another job behind the same address.
             return "ok" if link.recv(len(_GREETING)) == _GREETING else "something else answers"
     except TimeoutError:
         return "no answer"
     except OSError as error:
         return (os.strerror(error.errno) if error.errno else str(error)).lower()
-
-
-def _greet(listener: socket.socket) -> None:
-    while True:
-        with contextlib.suppress(OSError):
-            caller, _ = listener.accept()
-            with caller:
-                caller.sendall(_GREETING)
 
 
 def _listen(port: int) -> list[socket.socket]:

@@ -1,6 +1,6 @@
 """The runs' folders on the share: one per run, named by its id.
 
-run.json      state, request, layout, times; replaced as a whole
+run.json      state, request, layout, times; replaced as a whole, with room for its last word on a full share
 env.json      the job's own environment, 0600
 lock          held by the supervisor for as long as it lives, on whatever node that is
 cancel        empty until someone wants the run to end
@@ -11,16 +11,38 @@ rank-N.json   where rank N ran and how it ended
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
 import sys
 import time
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 FINAL = ("succeeded", "failed", "cancelled")
 CANCELLED = 130  # the exit code of a run that was cancelled, as after Ctrl-C
+UNREADABLE = "unreadable"  # what stands for the state of a run whose record is damaged
+# Blanks after a run's record, so that a longer one can be written in its place on a full share.
+_ROOM = 16384
+_TORN_S = 0.05
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+Shape = dict[str, type | tuple[type, ...]]
+_SHAPE: Shape = {
+    "id": int,
+    "state": str,
+    "np": int,
+    "launcher": str,
+    "command": list,
+    "user_command": str,
+    "hosts": list,
+    "supervisor": dict,
+    "started": (int, float, type(None)),
+    "duration_s": (int, float, type(None)),
+    "exit_code": (int, type(None)),
+}
 
 
 class AgentError(Exception):
@@ -35,14 +57,14 @@ def runs() -> Path:
 def find(run_id: str | int) -> Path:
     """The folder of one run."""
     folder = runs() / str(run_id)
-    if not str(run_id).isdecimal() or not (folder / "run.json").is_file():
+    if not str(run_id).isdecimal() or not _recorded(folder):
         raise AgentError(f"no run {run_id}; there are: {_spans(ids()) or 'none'}")
     return folder
 
 
 def ids() -> list[int]:
     """Every run's id, in order."""
-    return sorted(int(path.name) for path in _numbered() if (path / "run.json").is_file())
+    return sorted(int(path.name) for path in _numbered() if _recorded(path))
 
 
 def allocate(wanted: int | None = None, after: int = 0) -> tuple[int, Path]:
@@ -63,18 +85,51 @@ def allocate(wanted: int | None = None, after: int = 0) -> tuple[int, Path]:
 
 def load(folder: Path) -> dict[str, Any]:
     """run.json as it stands, with the state `lost` where the supervisor is gone and left no final state."""
-    record = read(folder / "run.json")
+    record = run(folder)
     if record["state"] not in FINAL and not supervised(folder):
         # It may have written its last word between our two looks.
-        record = read(folder / "run.json")
+        record = run(folder)
         if record["state"] not in FINAL:
             record["state"] = "lost"
     return record
 
 
+def run(folder: Path) -> dict[str, Any]:
+    """run.json as it was written; what is wrong with one that is damaged."""
+    file = folder / "run.json"
+    try:
+        try:
+            record = read(file)
+        except ValueError:
+            time.sleep(_TORN_S)  # on a full share it is written in place
+            record = read(file)
+    except (OSError, ValueError, RecursionError) as error:
+        why = "it is empty" if not _size(file) else getattr(error, "strerror", None) or "it is not JSON"
+        raise AgentError(f"the record of run {folder.name} can't be read: {why}") from None
+    if problem := damage(record, folder.name):
+        raise AgentError(f"the record of run {folder.name} is damaged: {problem}")
+    return record
+
+
+def damage(record: Any, run_id: str, shape: Shape = _SHAPE) -> str | None:
+    """What is wrong with the record of a run, such as `state is missing`; what may be None may be missing, too."""
+    if not isinstance(record, dict):
+        return f"it is a JSON {type(record).__name__}"
+    for name, kind in shape.items():
+        value = record.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, float) and not isfinite(value)):
+            return f"{name} is missing" if value is None else f"{name} is {str(value)[:40]!r}"
+    return None if str(record["id"]) == run_id else f"it is of run {record['id']}"
+
+
+def keep(folder: Path, record: dict[str, Any]) -> None:
+    """Write run.json; a full share takes it too once it is there."""
+    write(folder / "run.json", record, durable=True, room=_ROOM)
+
+
 def update(folder: Path, **fields: Any) -> dict[str, Any]:
-    record = read(folder / "run.json") | fields
-    write(folder / "run.json", record)
+    record = run(folder) | fields
+    keep(folder, record)
     return record
 
 
@@ -109,15 +164,24 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def write(path: Path, content: Any, mode: int = 0o644, *, durable: bool = False) -> None:
-    """Replace the file as a whole: a reader sees the old content or the new, never a part."""
-    write_bytes(path, (json.dumps(content, indent=1) + "\n").encode(), mode, durable=durable)
+def write(path: Path, content: Any, mode: int = 0o644, *, durable: bool = False, room: int = 0) -> None:
+    """Replace the file as a whole: a reader sees the old content or the new, never a part.
+
+    With `room`, so many blanks follow, and on a full disk a later content is written in its place.
+    """
+    data = (json.dumps(content, indent=1) + "\n").encode()
+    try:
+        write_bytes(path, data + b" " * room, mode, durable=durable)
+    except OSError as error:
+        if not room or error.errno not in _FULL or not len(data) <= _size(path):
+            raise
+        _overwrite(path, data.ljust(_size(path)))
 
 
 def write_bytes(path: Path, content: bytes, mode: int = 0o644, *, durable: bool = False) -> None:
     beside = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(descriptor, "wb") as stream:
             os.fchmod(descriptor, mode)
             stream.write(content)
@@ -128,6 +192,34 @@ def write_bytes(path: Path, content: bytes, mode: int = 0o644, *, durable: bool 
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+    if durable:
+        _sync(path.parent)
+
+
+def _overwrite(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.pwrite(descriptor, content, 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    with contextlib.suppress(OSError):  # some file systems can't
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def request() -> dict[str, Any]:
@@ -173,6 +265,14 @@ def _spans(numbers: list[int]) -> str:
         else:
             spans.append([number])
     return ", ".join(" to ".join(map(str, span)) for span in spans)
+
+
+def _recorded(folder: Path) -> bool:
+    """Whether this is the folder of a run. A job may have put a link there, or have taken rights away."""
+    try:
+        return not folder.is_symlink() and (folder / "run.json").is_file()
+    except PermissionError:
+        return True  # reading it says what is wrong
 
 
 def _numbered() -> list[Path]:

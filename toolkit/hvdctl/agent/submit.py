@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,6 +12,9 @@ from typing import Any, NoReturn
 from . import store
 from .launchers import CHOICES
 from .store import AgentError
+
+COMMAND = "HVDCTL_COMMAND"
+"""The key in env.json of a command that the record shows in part only."""
 
 
 def main(argv: list[str]) -> int:
@@ -21,20 +26,36 @@ def main(argv: list[str]) -> int:
 
 
 def submit(request: dict[str, Any]) -> int:
-    """Start the run and return its id."""
+    """Start the run and return its id; a share that can't take it is left as it was."""
     _check(request)
-    run_id, folder = store.allocate(request.get("id"), request.get("after") or 0)
-    # The supervisor inherits the lock, so at no moment does the run look lost.
-    lock = store.lock(folder, wait=True)
+    folder = None
+    try:
+        run_id, folder = store.allocate(request.get("id"), request.get("after") or 0)
+        # The supervisor inherits the lock, so at no moment does the run look lost.
+        lock = store.lock(folder, wait=True)
+        _write(request, run_id, folder)
+    except OSError as error:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise AgentError(f"the share takes no other run: {error.strerror} ({store.runs()})") from None
+    words = [*agent(), "supervise", str(run_id), *(["--lock", str(lock)] if lock is not None else [])]
+    detached(words, folder / "supervisor.log", lock)
+    return run_id
+
+
+def _write(request: dict[str, Any], run_id: int, folder: Path) -> None:
     environment = request.get("env") or {}
-    store.write(folder / "env.json", environment, 0o600)
+    # The record is for everybody to see; what it hides of the command is kept with the variables.
+    shown = request.get("shown") or request["command"]
+    hidden = {COMMAND: json.dumps(request["command"])} if shown != request["command"] else {}
+    store.write(folder / "env.json", environment | hidden, 0o600)
     for name in ("cancel", "output.log"):
         (folder / name).touch()
     record = {
         "id": run_id,
         "state": "starting",
-        "command": request["command"],
-        "user_command": request.get("user_command") or " ".join(request["command"]),
+        "command": shown,
+        "user_command": request.get("user_command") or " ".join(shown),
         "np": request["np"],
         "launcher": request["launcher"],
         "hosts": request["hosts"],
@@ -51,10 +72,7 @@ def submit(request: dict[str, Any]) -> int:
         "failed_rank": None,
         "supervisor": {"node": store.here(), "pid": None},
     }
-    store.write(folder / "run.json", record)
-    words = [*agent(), "supervise", str(run_id), *(["--lock", str(lock)] if lock is not None else [])]
-    detached(words, folder / "supervisor.log", lock)
-    return run_id
+    store.keep(folder, record)
 
 
 def agent() -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from . import hosts, outcome, store
 from .environment import of_login
@@ -22,6 +23,7 @@ from .submit import agent
 # How long torchrun on the other nodes may take to see by itself that one node has failed.
 _FOLLOW_S = 3.0
 _VENV = "/opt/venv/bin"
+_AGAIN_S = (0.1, 1.0, 2.0, 4.0, 8.0, 15.0)
 
 
 def main(argv: list[str]) -> int:
@@ -46,6 +48,7 @@ class Supervisor:
         self.record = store.update(folder, supervisor={"node": store.here(), "pid": os.getpid()})
         self.request = _with_interface(Request.of(self.record))
         self.cancelled = False
+        self._told_at: float | None = None
         self._ending: threading.Thread | None = None
         self._failed_at: float | None = None
 
@@ -86,6 +89,7 @@ class Supervisor:
             self._failed_at = time.monotonic()
         failed_long_ago = self._failed_at is not None and time.monotonic() - self._failed_at > _FOLLOW_S
         if self._ending is None and (self.cancelled or failed_long_ago):
+            self._told_at = store.now()
             self._ending = threading.Thread(target=self._reap, daemon=True)
             self._ending.start()
         elif self._ending is not None and not self._ending.is_alive():
@@ -98,7 +102,7 @@ class Supervisor:
         hosts.reap(self.request.id, [host for host, _ in self.request.hosts])
 
     def _finish(self, codes: list[int], problem: str | None) -> None:
-        end = outcome.judge(self.folder, self.request, codes, problem, cancelled=self.cancelled)
+        end = outcome.judge(self.folder, self.request, codes, problem, cancelled=self.cancelled, told_at=self._told_at)
         if self._ending is not None:
             self._ending.join()
         elif end.pop("unclean"):
@@ -107,7 +111,21 @@ class Supervisor:
         ended = store.now()
         started = self.record["started"]
         duration = round(ended - started, 3) if started else None
-        store.update(self.folder, **end, ended=ended, duration_s=duration)
+        self._keep(end | {"ended": ended, "duration_s": duration})
+
+    def _keep(self, end: dict[str, Any]) -> None:
+        """Write the last word, without a rank's last lines if there is no room for them."""
+        for wait in (0.0, *_AGAIN_S):
+            time.sleep(wait)
+            try:
+                store.update(self.folder, **end)
+            except OSError as error:
+                refused = error
+                if end["failed_rank"]:
+                    end["failed_rank"] |= {"tail": []}
+            else:
+                return
+        raise refused
 
     def _place(self, environment: dict[str, str]) -> Place:
         chosen = os.environ.get("HVD_RUNS")

@@ -236,7 +236,10 @@ class Watch:
 
     def _rest(self, source: Source) -> None:
         stream = source.child.stderr if source.child else None
-        while stream and stream.fileno() in self.reading and select.select([stream], [], [], 0.2)[0]:
+        ready = select.poll()
+        if stream:
+            ready.register(stream, select.POLLIN)
+        while stream and stream.fileno() in self.reading and ready.poll(200):
             if not source.read(stream.fileno()):
                 return
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hvdctl import files
 from hvdctl.bench import shapes
 from hvdctl.errors import UsageError
 
@@ -34,11 +35,14 @@ class Store:
         """Add one line; it is on the disk when this returns. What a killed run left of its last line goes."""
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
         self.folder.mkdir(parents=True, exist_ok=True)
+        new = not self.path.exists()
         with self.path.open("a+b") as file:
             _mend(file)
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
+        if new:
+            files.sync(self.folder)
 
     def read(self) -> list[Record]:
         return read(self.path)

@@ -9,6 +9,9 @@ from typing import Any
 
 Shape = dict[str, Callable[[Any], bool]]
 
+_MOST = 2**63  # JSON has numbers that no float can hold
+_YEAR_9999 = 253370764800.0
+
 
 def wrong(record: dict[str, Any]) -> str | None:
     """What can't be read in a record of a known kind, such as `batch of the point can't be "x"`."""
@@ -30,7 +33,14 @@ def _text(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < _MOST
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _moment(value: Any) -> bool:
+    """Seconds since 1970 that every calendar has a date for."""
+    return _number(value) and 0 <= value < _YEAR_9999
 
 
 def _positive(value: Any) -> bool:
@@ -42,7 +52,7 @@ def _not_negative(value: Any) -> bool:
 
 
 def _count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < _MOST
 
 
 def _flag(value: Any) -> bool:
@@ -89,10 +99,12 @@ _MEASURED: Shape = {
     "split_s?": _times,
 }
 _SHAPES: dict[str, Shape] = {
-    "bench": {"id": _text, "created": _number, "cluster?": _mapping, "image?": _mapping, "machine?": _mapping}
+    "bench": {"id": _text, "created": _moment, "cluster?": _mapping, "image?": _mapping, "machine?": _mapping}
     | {"versions?": _mapping, "command?": _text},
     "point": {"key": _text, **_AXES, "launcher": _text, "status": _one_of("ok", "failed"), "emulated": _flag}
-    | {"global_batch": _count, "dilation?": _positive, "threads?": _count, "data?": _text},
+    | {"global_batch": _count, "dilation?": _positive, "threads?": _count, "data?": _text}
+    | {"start_s?": _number, "link_bits?": _positive, "fusion_mb?": _number, "cycle_ms?": _number, "own_net?": _positive}
+    | {"overhead?": _number, "steps?": _number, "converged?": _flag, "reason?": _text},
     "allreduce": {
         **_LAYOUT,
         "rows": _rows(bytes=_count, time_s=_positive, alg_bits=_not_negative, bus_bits=_not_negative),

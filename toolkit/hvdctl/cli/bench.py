@@ -137,7 +137,7 @@ def whole_numbers(flag: str, text: str) -> tuple[int, ...]:
     from hvdctl.errors import UsageError
 
     try:
-        found = tuple(int(word) for word in words(text))
+        found = tuple(o.integer(word) for word in words(text))
     except ValueError:
         found = ()
     if not found or min(found) < 1:

@@ -31,6 +31,8 @@ def check(
     from hvdctl.cli.terminal import Terminal
 
     terminal = Terminal(as_json=json)
+    if name is not None and not (nodes or provider or option or file):
+        o.find_cluster(name).spec()  # says that there is no such cluster
     spec = o.resolve(name, file, option=option, nodes=nodes, provider=provider)
     if fix:
         checks.fix(terminal)

@@ -18,6 +18,16 @@ from hvdctl.gpulab import login
 # What a machine may refuse to any program; everything else that the system says is ours to foresee.
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR}
 
+_FREE = "free some space there, then run the same command again"
+_ELSEWHERE = "HVDCTL_HOME and HVDCTL_CACHE choose other folders"
+
+
+# Verbs that take a command, with an example.
+_OF_COMMANDS = {
+    "run": "hvdctl run -- python train.py --epochs 3",
+    "exec": "hvdctl exec --all -- head -n 1 /etc/hostname",
+}
+
 
 class Verbs(TyperGroup):
     """The commands; Ctrl-C in one of them is told, where Typer would leave without a word."""
@@ -27,6 +37,12 @@ class Verbs(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted("interrupted", hint="run the same command again to go on") from None
+        except Exception as error:
+            # By name: some versions of Typer bring a Click of their own.
+            if type(error).__name__ == "NoSuchOption" and ctx.invoked_subcommand in _OF_COMMANDS:
+                verb = ctx.invoked_subcommand
+                error.message += f"\n  → options of your command go after --, such as: {_OF_COMMANDS[verb]}"  # type: ignore[attr-defined]
+            raise
 
 
 def guarded(app: Callable[[], object]) -> None:
@@ -39,10 +55,18 @@ def guarded(app: Callable[[], object]) -> None:
     except HvdctlError as error:
         _tell(error.message, error.hint, error.log)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:  # before a command began
+        _tell("interrupted", "run the same command again to go on", None)
+        sys.exit(Interrupted.exit_code)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            _tell(f"{error.strerror}: {str(error.filename)[:40]}...", "give a shorter name", None)
+            sys.exit(2)
         if isinstance(error, OSError) and error.errno in _REFUSED:
             where = f" ({error.filename})" if error.filename else ""
-            _tell(f"{error.strerror}{where}", "HVDCTL_HOME and HVDCTL_CACHE choose other folders", _traceback())
+            # Another HVDCTL_HOME is no way out of a full disk: the clusters in this one would not be known there.
+            full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+            _tell(f"{error.strerror}{where}", _FREE if full else _ELSEWHERE, _traceback())
             sys.exit(1)
         _tell(f"{type(error).__name__}: {error}", "this is a defect of hvdctl: please report it", _traceback())
         sys.exit(1)
@@ -61,13 +85,14 @@ def _tell(message: str, hint: str, log: Path | None) -> None:
 
 
 def _traceback() -> Path | None:
-    from hvdctl import paths
+    from hvdctl import paths, redact
 
     try:
         folder = paths.cache() / "logs"
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"error-{time.strftime('%Y%m%d-%H%M%S')}.log"
-        file.write_text(traceback.format_exc())
+        # An error may quote the command that failed.
+        file.write_text(redact.text(traceback.format_exc(), sys.argv[1:]))
     except OSError:
         traceback.print_exc()
         return None

@@ -71,7 +71,8 @@ def emulate(
         from hvdctl.gpulab.emulator import serve
     except ModuleNotFoundError as error:
         raise ToolMissing(
-            f"the emulator needs the package {error.name}", hint="in a clone: pip install '.[emulator]'"
+            f"the emulator needs the package {error.name}",
+            hint="`pip install aiohttp asyncssh` in the environment of hvdctl",
         ) from None
     terminal = Terminal(as_json=json)
     if hasattr(sys.stdout, "reconfigure"):

@@ -36,11 +36,11 @@ def jobs(name: o.NameOption = None, json: o.JsonOption = False) -> None:
                 (
                     row["id"],
                     row["state"],
-                    row["np"],
-                    row["launcher"],
+                    "" if row["np"] is None else row["np"],
+                    row["launcher"] or "",
                     seconds(row["duration_s"]) if row.get("duration_s") is not None else "",
                     "" if row.get("exit_code") is None else row["exit_code"],
-                    row.get("user_command") or row.get("command"),
+                    row.get("user_command") or row.get("command") or row.get("reason"),
                 )
                 for row in rows
             ],
@@ -76,9 +76,9 @@ def logs(
         return
     if cluster.nodes():
         try:
-            library.fetch(cluster, number)
-        except HvdctlError:
-            Terminal().say("the head can't be reached; this is the copy kept here")
+            library.fetch(cluster, number, Terminal().say)
+        except (HvdctlError, OSError) as error:
+            Terminal().say(f"this is the copy kept here: {getattr(error, 'message', error)}")
     sys.stdout.buffer.write(library.log_file(cluster, number, rank).read_bytes())
 
 
@@ -88,6 +88,7 @@ def cancel(run: RunArgument = None, name: o.NameOption = None, json: o.JsonOptio
     Example: `hvdctl cancel 3`
     """
     from hvdctl import jobs as library
+    from hvdctl.cli.run import kept
     from hvdctl.cli.terminal import Terminal
 
     terminal = Terminal(as_json=json)
@@ -95,5 +96,5 @@ def cancel(run: RunArgument = None, name: o.NameOption = None, json: o.JsonOptio
     number = run if run is not None else library.latest(cluster, active=True)
     with terminal.phase(f"Ending run {number}"):
         record = library.cancel(cluster, number)
-        library.fetch(cluster, number)
+    kept(cluster, number, terminal)
     terminal.result(record, lambda: terminal.line(f"run {number}: {record['state']}"))

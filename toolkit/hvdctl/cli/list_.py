@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from hvdctl.cli import options as o
 
+_WORDS = {
+    "kept data": "{cluster}: data that `hvdctl down --keep-data` kept for you. "
+    "`hvdctl up --name {cluster}` uses it again, `hvdctl down --name {cluster} --force` removes it",
+    "unknown here": "{cluster} is yours, but this home has no record of it. "
+    "`hvdctl down --name {cluster} --force` removes what is left",
+    "somebody else's": "{cluster} on {provider} belongs to {owner}",
+    "unmarked": "{cluster} has no owner mark: an earlier version of hvdctl made it. "
+    "If it is yours, `hvdctl down --name {cluster} --force` removes it",
+}
+
 
 def list_(json: o.JsonOption = False) -> None:
     """List every cluster, also those that only the Docker engine or a cloud still knows of.
@@ -26,10 +36,7 @@ def list_(json: o.JsonOption = False) -> None:
 
     terminal.result(rows, render)
     for row in rows:
-        if row["state"] == "unknown here":
-            terminal.say(
-                f"{row['cluster']} is not known here, and may be somebody else's: "
-                f"`hvdctl down --name {row['cluster']} --force` removes it"
-            )
+        if told := _WORDS.get(row["state"]):
+            terminal.say(told.format(**row))
     for site in unasked:
         terminal.say(site)

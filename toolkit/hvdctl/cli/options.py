@@ -12,11 +12,21 @@ if TYPE_CHECKING:
     from hvdctl.spec import Spec
 
 
+_DIGITS = 18
+
+
+def integer(text: str | int) -> int:
+    """The number, or ValueError: also for one with so many digits that no float is near it."""
+    if len(str(text).strip()) > _DIGITS:
+        raise ValueError("too many digits")
+    return int(text)
+
+
 def whole(text: str) -> int:
     try:
-        return int(text)
+        return integer(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a whole number") from None
+        raise typer.BadParameter(f"{str(text)[:40]!r} is not a whole number") from None
 
 
 def number(text: str) -> float:
@@ -24,6 +34,17 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a number") from None
+
+
+def size(text: str) -> int:
+    import sys
+
+    from hvdctl.spec import parse_size
+
+    try:
+        return parse_size(text) or sys.maxsize
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(f"{text!r} is not a size; write 512m, 20g (64m or more) or none") from None
 
 
 NameOption = Annotated[
@@ -63,7 +84,26 @@ OwnOption = Annotated[
 JupyterOption = Annotated[
     bool | None, typer.Option("--jupyter/--no-jupyter", help="JupyterLab on the head, or none.", show_default=False)
 ]
-EnvOption = Annotated[list[str] | None, typer.Option("--env", help="For every job; repeatable.", metavar="NAME=VALUE")]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--env", help="For jobs; repeatable. NAME alone: the value it has here.", metavar="NAME[=VALUE]"),
+]
+EnvFileOption = Annotated[
+    list[Path] | None,
+    typer.Option("--env-file", help="A file with lines NAME=VALUE for jobs; repeatable.", metavar="FILE"),
+]
+
+
+KeepImageOption = Annotated[
+    bool, typer.Option("--keep-image", help="Keep the image that the nodes have, also after an upgrade of hvdctl.")
+]
+
+MaxSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-size", help="Most that may be copied: 512m, 20g, none (default: 10g).", metavar="SIZE", parser=size
+    ),
+]
 
 
 def _show_version(asked: bool) -> None:
@@ -104,6 +144,7 @@ def resolve(
     file: Path | None,
     env: list[str] | None = None,
     option: list[str] | None = None,
+    env_file: list[Path] | None = None,
     **flags: Any,
 ) -> Spec:
     """The spec: what the cluster was, under the file, under the flags."""
@@ -111,8 +152,22 @@ def resolve(
 
     cluster = find_cluster(name, file)
     given = {key: value for key, value in flags.items() if value is not None} | {"name": cluster.name}
-    given |= {key: over for key, over in (("env", environment(env)), ("options", settings(option))) if over}
-    return load(spec_file(file), given, cluster.spec().stored() if cluster.exists else {})
+    source = spec_file(file)
+    if file is None and source and cluster.exists and not _is_of(source, cluster.name):
+        from hvdctl.cli.terminal import Terminal
+
+        Terminal().say(
+            f"{source} is of another cluster: {cluster.name!r} keeps its own settings; `--file {source}` applies them"
+        )
+        source = None
+    given |= {key: over for key, over in (("env", environment(env, env_file)), ("options", settings(option))) if over}
+    return load(source, given, cluster.spec().stored() if cluster.exists else {})
+
+
+def _is_of(source: Path, name: str) -> bool:
+    from hvdctl.spec import read_file
+
+    return bool(read_file(source).get("name", "default") == name)
 
 
 def pairs(flag: str, given: list[str], example: str) -> dict[str, str]:
@@ -128,20 +183,21 @@ def pairs(flag: str, given: list[str], example: str) -> dict[str, str]:
     return found
 
 
-def environment(given: list[str] | None) -> dict[str, str]:
-    return pairs("--env", given or [], "OMP_NUM_THREADS=4")
+def environment(given: list[str] | None, files: list[Path] | None) -> dict[str, str]:
+    from hvdctl import envfile
+
+    return envfile.collect(given or [], files or [])
 
 
 def settings(given: list[str] | None) -> dict[str, Any]:
     """Settings of a provider's own, each value read as in hvdctl.yml."""
-    import yaml
-
+    from hvdctl import yamltext
     from hvdctl.errors import UsageError
 
     found = {}
     for name, value in pairs("--option", given or [], "internet=false").items():
         try:
-            found[name] = yaml.safe_load(value)
-        except yaml.YAMLError:
+            found[name] = yamltext.load(value)
+        except yamltext.NotYamlError:
             raise UsageError(f"--option {name}={value}: the value is not YAML", hint="put it in quotes") from None
     return found

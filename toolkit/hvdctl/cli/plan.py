@@ -27,9 +27,11 @@ def plan(
     share: o.ShareOption = None,
     jupyter: o.JupyterOption = None,
     env: o.EnvOption = None,
+    env_file: o.EnvFileOption = None,
     provider: o.ProviderOption = None,
     option: o.OwnOption = None,
     file: o.FileOption = None,
+    keep_image: o.KeepImageOption = False,
     json: o.JsonOption = False,
 ) -> None:
     """Show what `hvdctl up` would change. Changes nothing.
@@ -43,6 +45,7 @@ def plan(
         file,
         env,
         option,
+        env_file,
         nodes=nodes,
         net=net,
         slots=slots,
@@ -56,20 +59,27 @@ def plan(
         jupyter=jupyter,
         provider=provider,
     )
-    show(spec, Terminal(as_json=json))
+    show(spec, Terminal(as_json=json), keep_image=keep_image)
 
 
-def show(spec: Spec, terminal: Terminal) -> None:
+def show(spec: Spec, terminal: Terminal, *, keep_image: bool) -> None:
     """Plan and print it; `up --dry-run` is the same."""
     from hvdctl import pipeline
 
-    outcome = pipeline.plan(spec, terminal)
+    outcome = pipeline.plan(spec, terminal, keep_image=keep_image)
 
     def render() -> None:
         for action, addresses in outcome.changes.items():
             for address in addresses:
                 terminal.line(f"  {_SIGNS.get(action, '?')} {address}  ({action})")
         counts = ", ".join(f"{len(found)} to {action}" for action, found in outcome.changes.items() if found)
-        terminal.line(counts or f"cluster {spec.name!r} is as the spec says: nothing to do")
+        recreated = f"would be recreated: {', '.join(outcome.recreated)}. {outcome.ending}".rstrip()
+        if outcome.recreated:
+            terminal.line(recreated)
+        elif not counts:
+            terminal.line(f"cluster {spec.name!r} is as the spec says: nothing to do")
+        if counts:
+            terminal.line(counts)
 
-    terminal.result({"cluster": spec.name, "changes": outcome.changes, "drift": outcome.drift}, render)
+    told = {"changes": outcome.changes, "drift": outcome.drift, "recreated": outcome.recreated, "ends": outcome.ending}
+    terminal.result({"cluster": spec.name, **told}, render)

@@ -151,7 +151,7 @@ def _words(flag: str, text: str) -> list[str]:
 
 
 def _whole(flag: str, text: str) -> list[int]:
-    return _each(flag, text, int, "is not a whole number")
+    return _each(flag, text, o.integer, "is not a whole number")
 
 
 def _rates(text: str) -> Sequence[int | None]:
@@ -168,5 +168,5 @@ def _each(flag: str, text: str, convert: Callable[[str], T], wrong: str) -> list
         try:
             found.append(convert(word))
         except ValueError as error:
-            raise UsageError(f"--{flag} {f'{word!r} {wrong}' if wrong else error}") from None
+            raise UsageError(f"--{flag} {f'{word[:40]!r} {wrong}' if wrong else error}") from None
     return found

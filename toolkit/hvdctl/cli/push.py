@@ -34,21 +34,31 @@ def push(
 
 def pull(
     source: Annotated[str, typer.Argument(help="File or folder on the share.")],
-    target: Annotated[Path, typer.Argument(help="Folder here.")] = Path(),
+    target: Annotated[str, typer.Argument(help="Folder here, or the name of a file for one file.")] = ".",
+    max_size: o.MaxSizeOption = None,
     name: o.NameOption = None,
     json: o.JsonOption = False,
 ) -> None:
-    """Copy a file or folder from the share to this machine.
+    """Copy a file or folder from the share to this machine, without links and devices.
 
     Example: `hvdctl pull checkpoints results/`
     """
-    from hvdctl import jobs
+    from hvdctl import incoming, jobs
     from hvdctl.cli.terminal import Terminal
+    from hvdctl.errors import HvdctlError
 
     terminal = Terminal(as_json=json)
     cluster = o.find_cluster(name)
     remote = str(jobs.on_share(source))
     with terminal.phase("Copying"):
-        jobs.pull(cluster, source, target)
-    data = {"copied": remote, "to": str(target)}
-    terminal.result(data, lambda: terminal.line(f"{remote} → {target}"))
+        into = target.endswith("/")
+        arrived = jobs.pull(cluster, source, Path(target), incoming.LIMIT if max_size is None else max_size, into=into)
+    for note in arrived.notes():
+        terminal.say(note)
+    data = {"copied": remote, "to": str(Path(target)), "files": arrived.files, "bytes": arrived.size}
+    data |= {"left": [one.name for one in arrived.left]}
+    terminal.result(data, lambda: terminal.line(f"{remote} → {target} ({arrived})"))
+    if missing := [one for one in arrived.left if one.data]:
+        raise HvdctlError(
+            f"not all of {remote} was copied: {len(missing)} left out", hint="rename them on the share, then pull again"
+        )

@@ -25,9 +25,8 @@ def run(
     launcher: Annotated[
         str | None, typer.Option("--launcher", help="horovod (Gloo, the default), mpi or torch.", metavar="NAME")
     ] = None,
-    env: Annotated[
-        list[str] | None, typer.Option("--env", help="For this job; repeatable.", metavar="NAME=VALUE")
-    ] = None,
+    env: o.EnvOption = None,
+    env_file: o.EnvFileOption = None,
     workdir: Annotated[
         Path | None, typer.Option("--workdir", help="Folder to run in (default: this one).", metavar="DIR")
     ] = None,
@@ -45,7 +44,7 @@ def run(
 
     terminal = Terminal(as_json=json)
     cluster = o.find_cluster(name)
-    job = jobs.Job(command, np, launcher, o.environment(env), workdir)
+    job = jobs.Job(command, np, launcher, o.environment(env, env_file), workdir)
     asked = jobs.prepare(cluster, job)
     if kept := Profile.of(cluster):
         terminal.say(f"profile of `hvdctl tune`: {kept}")
@@ -77,9 +76,21 @@ def watch(
     if record is None:
         terminal.say(f"the head ends run {number}; `hvdctl jobs --name {cluster.name}` shows when it has")
         raise typer.Exit(jobs.CANCELLED)
-    kept = jobs.fetch(cluster, number)
+    logs = kept(cluster, number, terminal)
     if terminal.as_json:
         terminal.result(record, lambda: None)
-    jobs.judge(record, log=kept)
-    took = record.get("duration_s") or max(0.0, time.time() - record["started"])
-    terminal.say(f"run {number} succeeded in {seconds(took)}; logs: {kept}")
+    jobs.judge(record, log=logs)
+    took = record.get("duration_s") or max(0.0, time.time() - (record.get("started") or time.time()))
+    terminal.say(f"run {number} succeeded in {seconds(took)}" + (f"; logs: {logs}" if logs else ""))
+
+
+def kept(cluster: Cluster, number: int, terminal: Terminal) -> Path | None:
+    """Where the record and logs of a run are here; how it ended is told in any case, such as on a full disk."""
+    from hvdctl import jobs
+    from hvdctl.errors import HvdctlError
+
+    try:
+        return jobs.fetch(cluster, number, terminal.say)
+    except (HvdctlError, OSError) as error:
+        terminal.say(f"the logs of run {number} stay on the share: {getattr(error, 'message', error)}")
+        return None

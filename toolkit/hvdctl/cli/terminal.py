@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hvdctl.board import Board, seconds
+from hvdctl.board import Board, printable, seconds
 from hvdctl.errors import UsageError
 
 __all__ = ["Terminal", "complain", "counted", "seconds", "secret"]
@@ -35,7 +35,7 @@ class Terminal(Board):
         self.write(text)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        cells = [[str(cell) for cell in row] for row in rows]
+        cells = [[printable(str(cell)) for cell in row] for row in rows]  # some of it was told by nodes
         widths = [max([len(name), *(len(row[i]) for row in cells)]) for i, name in enumerate(columns)]
         for row in ([name.upper() for name in columns], *cells):
             padded = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -56,7 +56,8 @@ class Terminal(Board):
 def complain(message: str, hint: str = "", log: Path | None = None) -> None:
     """An error, what to do, and where the whole story is."""
     red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
-    lines = [f"{red}error:{plain} {message}"]
+    first, *more = map(printable, message.split("\n"))
+    lines = [f"{red}error:{plain} {first}", *more]
     lines += [f"  → {hint}"] if hint else []
     lines += [f"  log: {log}"] if log else []
     sys.stderr.write("\n".join(lines) + "\n")

@@ -28,10 +28,12 @@ def up(
     share: o.ShareOption = None,
     jupyter: o.JupyterOption = None,
     env: o.EnvOption = None,
+    env_file: o.EnvFileOption = None,
     provider: o.ProviderOption = None,
     option: o.OwnOption = None,
     file: o.FileOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change, as `plan` does.")] = False,
+    keep_image: o.KeepImageOption = False,
     yes: o.YesOption = False,
     json: o.JsonOption = False,
     verbose: o.VerboseOption = False,
@@ -48,6 +50,7 @@ def up(
         file,
         env,
         option,
+        env_file,
         nodes=nodes,
         net=net,
         slots=slots,
@@ -64,20 +67,28 @@ def up(
     if dry_run:
         from hvdctl.cli import plan
 
-        plan.show(spec, terminal)
+        plan.show(spec, terminal, keep_image=keep_image)
     else:
-        bring_up(spec, terminal, yes=yes)
+        bring_up(spec, terminal, yes=yes, keep_image=keep_image)
 
 
-def bring_up(spec: Spec, terminal: Terminal, *, yes: bool) -> None:
+def bring_up(spec: Spec, terminal: Terminal, *, yes: bool, keep_image: bool) -> None:
     """Ask where nodes would go, then do it and tell how to go on."""
-    from hvdctl import pipeline
+    from hvdctl import guards, pipeline
     from hvdctl.cluster import Cluster
 
-    there = len(Cluster(spec.name).nodes())
+    def ask(question: str) -> None:
+        if yes:
+            terminal.say(f"{question} Yes: -y.")
+        else:
+            terminal.ask(question, yes=False)
+
+    cluster = Cluster(spec.name)
+    there = len(cluster.nodes())
     if spec.nodes < there:
-        terminal.ask(f"Remove {there - spec.nodes} of the {there} nodes of {spec.name!r}?", yes=yes)
-    report = pipeline.up(spec, terminal, lambda question: terminal.ask(question, yes=yes))
+        question = f"Remove {there - spec.nodes} of the {there} nodes of {spec.name!r}?"
+        ask(f"{question} {guards.ending(cluster)}".rstrip())
+    report = pipeline.up(spec, terminal, ask, keep_image=keep_image)
     terminal.result(report.data(), lambda: _summary(report, terminal))
 
 
@@ -89,8 +100,9 @@ def _summary(report: Report, terminal: Terminal) -> None:
     changes = ", ".join(
         f"{counted(len(found), 'resource')} {action}" for action, found in report.changes.items() if found
     )
+    unchanged = "the same nodes, configured again" if report.configured else "no change"
     stands = f"{counted(len(nodes), 'node')}, {counted(slots, 'slot')}"
-    terminal.line(f"\nCluster {report.cluster!r} is up: {stands} ({changes or 'no change'}).")
+    terminal.line(f"\nCluster {report.cluster!r} is up: {stands} ({changes or unchanged}).")
     if report.link is not None:
         terminal.line(f"Link {report.link}.")
     terminal.line()

@@ -31,6 +31,7 @@ _ANNOUNCED = re.compile(r"^hvd-node: (\{.*\})\s*$", re.MULTILINE)
 _KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]+={0,2}")
 _PLACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*|[0-9a-fA-F:]+")
 _GIB = 2**30
+_FOR = " for "
 # For each rank, where the spec says nothing: the service wants numbers.
 _CPUS, _MEMORY_GB = 2, 8
 
@@ -70,7 +71,7 @@ class Wanted:
     storage: str
     """A folder of the project's storage, such as /project_ghent/hvdctl/demo."""
     public_key: str
-    """May log in on the node; also says whose the job is among clusters of one name."""
+    """May log in on the node."""
     gpu_model: tuple[str, ...] = ()
     gpu_memory: int | None = None
     min_cuda: int | None = None
@@ -79,14 +80,18 @@ class Wanted:
     min_duration: str = "1 hour"
     max_duration: str = "12 hours"
     reservations: tuple[str, ...] = ()
+    mark: str = ""
+    """The id of the owner."""
+    owner: str = ""
+    """The owner in words."""
 
     @property
     def name(self) -> Named:
-        return Named(self.cluster, self.node, owner(self.public_key))
+        return Named(self.cluster, self.node, self.mark[:8] or owner(self.public_key))
 
 
 def owner(public_key: str) -> str:
-    """What tells clusters of one name apart."""
+    """What told clusters of one name apart before there were owners: jobs of older versions have it."""
     return digest(public_key.strip())[:8]
 
 
@@ -136,7 +141,8 @@ def request(wanted: Wanted) -> dict[str, Any]:
         },
     }
     # A job that is found under this name is the one that was asked for only if it has this mark.
-    return body | {"description": f"hvdctl {digest(json.dumps(body, sort_keys=True))}"}
+    whose = f"{_FOR}{wanted.owner}" if wanted.owner else ""
+    return body | {"description": f"hvdctl {digest(json.dumps(body, sort_keys=True))}{whose}"}
 
 
 def split_storage(path: str) -> tuple[str, str]:
@@ -194,6 +200,11 @@ class Job:
     """Ports of the worker host by ports of the container."""
     proxy: str | None = None
     """The bastion, as user@host:port."""
+
+    @property
+    def owner(self) -> str:
+        """The owner in words; empty where the job does not have it."""
+        return self.description.partition(_FOR)[2]
 
     @property
     def ended(self) -> bool:

@@ -13,7 +13,7 @@ import yaml
 from hvdctl.errors import UsageError
 from hvdctl.importers import ansible, hostlist, rspec
 from hvdctl.importers.found import Imported, Source, merged
-from hvdctl.spec import format_rate, parse
+from hvdctl.spec import brief, format_rate, parse
 
 KINDS = "a jFed or GENI manifest, an Ansible inventory or a list of hosts"
 
@@ -115,7 +115,7 @@ def _open(source: str) -> Source:
     path = Path(source)
     if not source.strip():
         raise UsageError("an empty name is no file and no list of hosts", hint=f"name {KINDS}")
-    if not path.exists() and re.search(r"[\[,]", source):
+    if not _there(path) and re.search(r"[\[,]", source):
         # A comma after a single name tells it from a file, as with Ansible's -i.
         return Source(source, None, source.removesuffix(",") if source.count(",") == 1 else source)
     try:
@@ -129,8 +129,15 @@ def _open(source: str) -> Source:
     except UnicodeDecodeError:
         raise UsageError(f"{source} is not text in UTF-8", hint=f"name {KINDS}") from None
     except OSError as error:
-        raise UsageError(f"{source} can't be read: {error.strerror}") from None
+        raise UsageError(f"{brief(source)} can't be read: {error.strerror}", hint=f"name {KINDS}") from None
     return Source(source, path, text)
+
+
+def _there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # an expression of many hosts is too long for a file's name
+        return False
 
 
 def _kind(source: Source) -> str:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdctl import inventory, process
+from hvdctl import inventory, process, ssh
 from hvdctl.cluster import write
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.sites.hosts import OPENSSH, Host, in_known_hosts, known_hosts, preference
@@ -58,8 +58,8 @@ def _command(host: Host, key: Path | None, base: Path) -> list[str]:
         return [process.tool("ssh-keyscan", OPENSSH), *words]
     # The key exchange is enough: no way to log in is tried. The jump hosts are as strict as ever.
     own = base.with_suffix(".known_hosts")
-    identity = [f'IdentityFile "{key}"'] if key else []
-    theirs = " ".join(f'"{file}"' for file in known_hosts()) or "/dev/null"
+    identity = [f"IdentityFile {inventory.quoted(key)}"] if key else []
+    theirs = " ".join(map(inventory.quoted, known_hosts())) or "/dev/null"
     lines = [
         "Host scanned",
         f"HostName {host.address}",
@@ -68,7 +68,7 @@ def _command(host: Host, key: Path | None, base: Path) -> list[str]:
         "HostKeyAlias scanned",
         "StrictHostKeyChecking accept-new",
         "HashKnownHosts no",
-        f'UserKnownHostsFile "{own}"',
+        f"UserKnownHostsFile {inventory.quoted(own)}",
         "PreferredAuthentications none",
         "Host *",
         f"UserKnownHostsFile {theirs}",
@@ -76,7 +76,7 @@ def _command(host: Host, key: Path | None, base: Path) -> list[str]:
         *inventory.STRICT,
     ]
     write(base, "\n".join(lines) + "\n")
-    return [process.tool("ssh"), "-F", str(base), "-o", "BatchMode=yes", "-l", host.user, "scanned", "true"]
+    return [*ssh.words(base), "-l", host.user, "scanned", "true"]
 
 
 def _text(file: Path) -> str:

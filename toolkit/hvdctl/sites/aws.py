@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from pydantic import Field, ValidationError
 
+from hvdctl import owner
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.progress import Progress, Step
 from hvdctl.sites import cloud, ec2, plainly
@@ -46,9 +47,7 @@ class Options(CloudOptions):
 
 @_plainly
 def preflight(spec: Spec) -> None:
-    """Raise where AWS does not know the caller, has not what is asked, or has a cluster of that name already."""
-    from hvdctl.cluster import Cluster
-
+    """Raise where AWS does not know the caller, has not what is asked, or has what Terraform does not know of."""
     options = _options(spec)
     cloud.check_admitted(options.admit)
     session = ec2.session(options.profile, options.region)
@@ -60,11 +59,7 @@ def preflight(spec: Spec) -> None:
             hint=f"`hvdctl down --name {spec.name}` first, or choose another --name",
         )
     client = ec2.client(session)
-    if not Cluster(spec.name).exists and ec2.things(client, spec.name):
-        raise UsageError(
-            f"cluster {spec.name!r}: {options.region} has something of that name, and this home does not know it",
-            hint=f"choose another --name, or remove it: `hvdctl down --name {spec.name} --force`",
-        )
+    cloud.check_state(spec.name, _ours(client, spec.name), options.region)
     _check_type(client, spec, options)
     _check_image(client, options)
 
@@ -90,7 +85,7 @@ def observe(cluster: str) -> dict[str, str]:
     """AWS's word on the instance of each node; one that has just been started counts as running."""
     seen: dict[str, str] = {}
     for client in _where(cluster):
-        for instance in ec2.instances(client, cluster):
+        for instance in _instances(client, cluster):
             name = ec2.tag(instance, cloud.NAME_TAG)
             state = instance["State"]["Name"].replace("pending", "running")
             # One that was lost may be told of for an hour after another has taken its place.
@@ -104,7 +99,7 @@ def about(cluster: str) -> str:
     """Such as "m6i.large in eu-west-1a, spot, until 2030-01-01T08:00:00Z"."""
     lines: dict[str, None] = {}
     for client in _where(cluster):
-        for instance in ec2.instances(client, cluster):
+        for instance in _instances(client, cluster):
             if instance["State"]["Name"] == "terminated":
                 continue
             spot = ", spot" if instance.get("InstanceLifecycle") == "spot" else ""
@@ -119,8 +114,17 @@ def hint(message: str) -> str:
 
 
 @_plainly
+def claims(cluster: str, spec: Spec | None = None) -> list[owner.Claim]:
+    return [
+        owner.claim(f"{kind.name} {name}", tags)
+        for client in _where(cluster, spec)
+        for kind, name, tags in ec2.things(client, cluster)
+    ]
+
+
+@_plainly
 def leftovers(cluster: str) -> list[str]:
-    return [f"{kind.name} {name}" for client in _where(cluster) for kind, name in ec2.things(client, cluster)]
+    return [f"{kind.name} {name}" for client in _where(cluster) for kind, name in _ours(client, cluster)]
 
 
 @_plainly
@@ -129,7 +133,7 @@ def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
     for client in _where(cluster):
         # More than once: AWS lets go of addresses and groups a while after the instances that had them.
         for attempt in range(_SWEEPS):
-            found = ec2.things(client, cluster)
+            found = _ours(client, cluster)
             if not found:
                 break
             if attempt:
@@ -141,30 +145,47 @@ def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
 @_plainly
 def clusters() -> list[str]:
     """Those of the regions that clusters of this home are in, and of the default region."""
-    from hvdctl.cluster import known
+    return sorted({name for client in _everywhere() for name in ec2.clusters(client)})
 
-    if not _in_use():
-        return []
-    stored = [options for cluster in known() if (options := _stored(cluster.name))]
-    places = dict.fromkeys((options.profile, options.region) for options in [*stored, _default()])
-    named = {name for place in places for name in ec2.clusters(ec2.client(ec2.session(*place)))}
-    return sorted(named)
+
+def _ours(client: Any, cluster: str) -> list[tuple[ec2.Kind, str]]:
+    """What of a cluster this home may remove."""
+    found = ec2.things(client, cluster)
+    return [(kind, name) for kind, name, tags in found if owner.mine("aws", cluster, tags.get(owner.MARK, ""))]
+
+
+def _instances(client: Any, cluster: str) -> list[dict[str, Any]]:
+    """The instances that count as part of a cluster of this home."""
+    found = ec2.instances(client, cluster)
+    return [instance for instance in found if owner.seen("aws", cluster, ec2.tag(instance, owner.MARK))]
 
 
 def _options(spec: Spec) -> Options:
     return cast(Options, spec.own())
 
 
-def _where(cluster: str) -> Iterator[Any]:
-    """EC2 of the cluster's region; none where neither the cluster nor this user has to do with AWS."""
-    options = _stored(cluster)
+def _where(cluster: str, spec: Spec | None = None) -> Iterator[Any]:
+    """EC2 of the cluster's region; of a cluster that this home does not know, of every region that `clusters` asks."""
+    options = _options(spec) if spec else _stored(cluster)
     origin = cloud.origin(cluster)
-    if options is None and not origin and not _in_use():
+    if options is None and not origin:
+        yield from _everywhere()
         return
     options = options or _default()
     session = ec2.session(options.profile, origin.get("region", options.region))
     _check_account(session, cluster, origin)
     yield ec2.client(session)
+
+
+def _everywhere() -> Iterator[Any]:
+    """EC2 of all regions that this home has to do with; none where its user has nothing to do with AWS."""
+    from hvdctl.cluster import known
+
+    if not _in_use():
+        return
+    stored = [options for cluster in known() if (options := _stored(cluster.name))]
+    for place in dict.fromkeys((options.profile, options.region) for options in [*stored, _default()]):
+        yield ec2.client(ec2.session(*place))
 
 
 def _check_account(session: Any, cluster: str, origin: dict[str, str]) -> None:

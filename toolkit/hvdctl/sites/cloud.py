@@ -98,6 +98,23 @@ def check_size(spec: Spec, kind: str, option: str, *, cpus: float, memory: int, 
         raise UsageError("; ".join(filter(None, short)), hint=f"choose another --option {option}")
 
 
+def check_state(cluster: str, ours: Sequence[object], place: str) -> None:
+    """Raise where Terraform knows of nothing, yet something of the cluster is there: all would be made a second time.
+
+    Terraform writes its state some time after it began to make things. So an empty or missing one does not say that
+    nothing was made.
+    """
+    from hvdctl.cluster import Cluster
+    from hvdctl.terraform import holds
+
+    if ours and not holds(Cluster(cluster).terraform):
+        raise UsageError(
+            f"cluster {cluster!r}: {place} has {len(ours)} things of it, and Terraform's state knows of none",
+            hint=f"put {Cluster(cluster).terraform / 'terraform.tfstate'} back if you have it (its .backup may be "
+            f"whole), or remove them: `hvdctl down --name {cluster} --force`",
+        )
+
+
 def origin(cluster: str) -> dict[str, str]:
     """Where a cluster was made, as Terraform's state has it, or had before `destroy`; empty before that.
 

@@ -57,7 +57,9 @@ _GONE = ({"Code": 48, "Name": "terminated"}, "deleting", "deleted")
 
 def session(profile: str | None, region: str) -> Any:
     if not awserrors.installed():
-        raise ToolMissing("boto3, with which AWS is asked, is not installed", hint="in a clone: pip install '.[aws]'")
+        raise ToolMissing(
+            "boto3, with which AWS is asked, is not installed", hint="`pip install boto3` in the environment of hvdctl"
+        )
     import boto3
     import botocore.session
 
@@ -74,7 +76,11 @@ def client(session: Any, service: str = "ec2") -> Any:
 
 
 def tag(thing: dict[str, Any], name: str) -> str:
-    return next((str(tag["Value"]) for tag in thing.get("Tags", []) if tag["Key"] == name), "")
+    return tags(thing).get(name, "")
+
+
+def tags(thing: dict[str, Any]) -> dict[str, str]:
+    return {str(tag["Key"]): str(tag["Value"]) for tag in thing.get("Tags", [])}
 
 
 def instances(client: Any, cluster: str) -> list[dict[str, Any]]:
@@ -97,8 +103,8 @@ def clusters(client: Any) -> list[str]:
     return sorted(name for name in names if things(client, name))
 
 
-def things(client: Any, cluster: str) -> list[tuple[Kind, str]]:
-    """All that carries the cluster's tag, in the order in which it can be removed.
+def things(client: Any, cluster: str) -> list[tuple[Kind, str, dict[str, str]]]:
+    """All that carries the cluster's tag, whoever made it, with its tags, in the order in which it can be removed.
 
     The list of tags tells which kinds there may be; each is then asked for, as tags outlive what they are on.
     """
@@ -107,15 +113,15 @@ def things(client: Any, cluster: str) -> list[tuple[Kind, str]]:
     tagged = [(str(tag["ResourceType"]), str(tag["ResourceId"])) for page in pages for tag in page["Tags"]]
     known = {kind.tagged for kind in _KINDS}
     found = [
-        (kind, str(thing[kind.id]))
+        (kind, str(thing[kind.id]), tags(thing))
         for kind in _KINDS
         if kind.tagged in {name for name, _ in tagged}
         for thing in _all(client, kind, cluster)
         if thing.get("State") not in _GONE
     ]
     # What hvdctl never makes: told of, and not touched.
-    strange = [(Kind(name), thing) for name, thing in tagged if name not in known | _WITHIN]
-    return found + strange
+    strange = {thing: Kind(name) for name, thing in tagged if name not in known | _WITHIN}
+    return found + [(kind, thing, _tags_of(client, thing)) for thing, kind in strange.items()]
 
 
 def remove(
@@ -150,6 +156,11 @@ def _loader() -> Any:
     from botocore.loaders import create_loader
 
     return create_loader()
+
+
+def _tags_of(client: Any, name: str) -> dict[str, str]:
+    pages = client.get_paginator("describe_tags").paginate(Filters=[{"Name": "resource-id", "Values": [name]}])
+    return {str(tag["Key"]): str(tag["Value"]) for page in pages for tag in page["Tags"]}
 
 
 def _remove(client: Any, kind: Kind, name: str) -> None:

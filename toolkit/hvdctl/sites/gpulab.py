@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
+from hvdctl import owner as marks
 from hvdctl.errors import HvdctlError, PhaseError, UsageError
 from hvdctl.gpulab import account, limits
 from hvdctl.gpulab.job import NOT_WAITED, RUNNING, Named, owner
@@ -24,9 +25,8 @@ from hvdctl.providers import Access
 from hvdctl.spec import masked
 
 if TYPE_CHECKING:
-    from hvdctl.cluster import Cluster
     from hvdctl.gpulab.job import Job
-    from hvdctl.gpulab.service import Service
+    from hvdctl.gpulab.service import Account, Service
     from hvdctl.spec import Spec
 
 _IMAGE = re.compile(r"([\w.+-]+:[^@ ]+@)?([\w.-]+(:\d+)?/)?[a-z0-9._-]+(/[a-z0-9._-]+)*(:[\w.-]{1,127})?")
@@ -78,9 +78,7 @@ def preflight(spec: Spec) -> None:
         raise UsageError(
             f"options.known_hosts: there is no file {options.known_hosts}", hint="leave it out for your own"
         )
-    service = Service(asking)
-    _check_owner(spec.name, service.jobs())
-    limits.workers(options, spec.gpus, service.workers())
+    limits.workers(options, spec.gpus, Service(asking).workers())
 
 
 def access(spec: Spec) -> Access:
@@ -174,6 +172,17 @@ def hint(message: str) -> str:
     return next((hint for pattern, hint in _HINTS if re.search(pattern, message)), "")
 
 
+def claims(cluster: str, spec: Spec | None = None) -> list[marks.Claim]:
+    return [
+        marks.Claim(
+            f"job {job.name}", _mark(cluster, job), f"{job.owner or 'another owner'} (owner {_named(job).owner})"
+        )
+        for service in _where(cluster, thorough=spec is not None, spec=spec)
+        for job in _all(service, cluster)
+        if not job.ended
+    ]
+
+
 def leftovers(cluster: str) -> list[str]:
     from hvdctl.cluster import Cluster
 
@@ -201,21 +210,26 @@ def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
 
 def clusters() -> list[str]:
     """Those of the accounts that clusters of this home are of, and of the one that the variables name."""
+    from hvdctl.gpulab.service import Service
+
+    services = [Service.quick(asking) for asking in _accounts()]
+    return sorted({_named(job).cluster for service in services for job in service.jobs() if not job.ended})
+
+
+def _accounts() -> Iterator[Account]:
+    """All accounts that this home has to do with, but for those of emulators that have ended."""
     from hvdctl.cluster import known
     from hvdctl.gpulab import login
-    from hvdctl.gpulab.service import Service, ended
+    from hvdctl.gpulab.service import ended
 
     stored = [options for cluster in known() if (options := _stored(cluster.name))]
     if os.environ.get("GPULAB_CERT"):
         stored.append(Options())
-    accounts = dict.fromkeys(account.of(options) for options in stored)
-    named: set[str] = set()
-    for asking in accounts:
+    for asking in dict.fromkeys(account.of(options) for options in stored):
         if not login.at_hand(login.read(asking.certificate), asking.passphrase_file):
             raise UsageError(f"the key in {asking.certificate} has a pass phrase", hint=f"set {login.VARIABLE}")
         if not ended(asking.server):
-            named |= {_named(job).cluster for job in Service.quick(asking).jobs() if not job.ended}
-    return sorted(named)
+            yield asking
 
 
 def _tell_of_the_queue(spec: Spec, step: Step, over: threading.Event) -> None:
@@ -272,19 +286,6 @@ def _give_back(cluster: str, before: set[str]) -> list[str]:
     return sorted(given_back)
 
 
-def _check_owner(cluster: str, jobs: list[Job]) -> None:
-    """Raise where a cluster of that name runs that another home made: both would have one share."""
-    from hvdctl.cluster import Cluster
-
-    ours = _owner(Cluster(cluster))
-    theirs = [job.name for job in jobs if not job.gone and _named(job).cluster == cluster and _named(job).owner != ours]
-    if theirs:
-        raise UsageError(
-            f"cluster {cluster!r} runs already, and this home did not make it ({theirs[0]})",
-            hint="choose another --name, or set HVDCTL_HOME to the one it was made with",
-        )
-
-
 def _storage(spec: Spec) -> str:
     return account.storage(_options(spec), spec.share, spec.name)
 
@@ -307,18 +308,17 @@ def _made_with(cluster: str) -> dict[str, Any]:
     return stored if isinstance(stored, dict) else {}
 
 
-def _where(cluster: str, *, thorough: bool = False) -> Iterator[Service]:
-    """The cluster's account; none where neither the cluster nor this user has to do with GPULab, or where it was an
-    emulator that has ended, and all jobs with it.
+def _where(cluster: str, *, thorough: bool = False, spec: Spec | None = None) -> Iterator[Service]:
+    """The cluster's account; of a cluster that this home does not know, every account that `clusters` asks. None if
+    it was an emulator that has ended, and all jobs with it.
     """
     from hvdctl.gpulab.service import Service, ended
 
-    options = _stored(cluster)
-    if options is None and not os.environ.get("GPULAB_CERT"):
-        return
-    asking = account.of(options or Options())
-    if not ended(asking.server):
-        yield Service(asking) if thorough else Service.quick(asking)
+    options = _options(spec) if spec else _stored(cluster)
+    accounts = _accounts() if options is None else [account.of(options)]
+    for asking in accounts:
+        if not ended(asking.server):
+            yield Service(asking) if thorough else Service.quick(asking)
 
 
 def _jobs(cluster: str) -> list[Job]:
@@ -326,23 +326,32 @@ def _jobs(cluster: str) -> list[Job]:
 
 
 def _of(service: Service, cluster: str) -> list[Job]:
-    """The jobs of a cluster; of one that this home knows, not those of another home."""
+    """The jobs of a cluster that this home may cancel."""
+    return [job for job in _all(service, cluster) if marks.mine("gpulab", cluster, _mark(cluster, job))]
+
+
+def _all(service: Service, cluster: str) -> list[Job]:
+    """The jobs of a cluster's name, whoever submitted them."""
     from hvdctl.cluster import Cluster
 
-    known = Cluster(cluster)
     found = {job.uuid: job for job in service.jobs()}
     # A list has an end; nodes that we know of count wherever they stand in it.
-    for node in known.nodes() if _stored(cluster) else ():
+    for node in Cluster(cluster).nodes() if _stored(cluster) else ():
         if node.id not in found and (job := service.job(node.id)) and Named.of(job.name):
             found[job.uuid] = job
-    ours = _owner(known)
-    return [job for job in found.values() if _named(job).cluster == cluster and ours in (None, _named(job).owner)]
+    return [job for job in found.values() if _named(job).cluster == cluster]
 
 
-def _owner(cluster: Cluster) -> str | None:
-    """What tells our jobs from those of a cluster of the same name; None before there is a key."""
-    key = cluster.ssh / "id_ed25519.pub"
-    return owner(key.read_text()) if key.exists() else None
+def _mark(cluster: str, job: Job) -> str:
+    """The id of a job's owner; of another home, the part of it that is in the job's name."""
+    from hvdctl.cluster import Cluster
+
+    short, this = _named(job).owner, marks.known()
+    key = Cluster(cluster).ssh / "id_ed25519.pub"
+    of_key = key.exists() and owner(key.read_text()) == short  # as earlier versions named jobs
+    if of_key or (this and this.id.startswith(short)):
+        return marks.this().id
+    return short
 
 
 def _named(job: Job) -> Named:

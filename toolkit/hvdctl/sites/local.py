@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from hvdctl import engine
+from hvdctl import engine, owner
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.progress import Progress, Step
 from hvdctl.sites import plainly
@@ -88,7 +89,7 @@ def about(cluster: str) -> str:
 @_plainly
 def observe(cluster: str) -> dict[str, str]:
     """The engine's word on each container of the cluster, by node name."""
-    found = _containers(_of(cluster))
+    found = [c for c in _containers(_of(cluster)) if owner.seen("local", cluster, _mark(c))]
     return {c.labels[NAME_LABEL]: str(c.status) for c in found if NAME_LABEL in c.labels}
 
 
@@ -97,15 +98,20 @@ def hint(message: str) -> str:
 
 
 @_plainly
+def claims(cluster: str, spec: Spec | None = None) -> list[owner.Claim]:
+    return [owner.claim(f"{kind} {thing.name}", _labels(thing)) for kind, thing in _things(cluster)]
+
+
+@_plainly
 def leftovers(cluster: str) -> list[str]:
-    return [f"{kind} {thing.name}" for kind, thing in _things(cluster)]
+    return [f"{kind} {thing.name}" for kind, thing in _ours(cluster)]
 
 
 @_plainly
 def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
     # More than once: what a killed hvdctl asked for may still be on its way in the engine.
     for attempt in range(_SWEEPS):
-        found = [(kind, thing) for kind, thing in _things(cluster) if not (kind == "volume" and keep_data)]
+        found = [(kind, thing) for kind, thing in _ours(cluster) if not (kind == "volume" and keep_data)]
         if not found:
             return
         if attempt:
@@ -142,6 +148,12 @@ def explain(error: Exception) -> str:
     """An engine's error as one line that a person can act on."""
     if isinstance(error, HvdctlError):
         return error.message
+    if full := re.search(r"no available IPv4 addresses on this network's address pools: ([^\s()]+)", str(error)):
+        return (
+            f"the network {full[1]} has no address left for another node: use fewer --nodes; or give the engine larger "
+            "networks (`default-address-pools` in /etc/docker/daemon.json, such as size 20), restart it, then "
+            "`hvdctl down --keep-data` and `hvdctl up`"
+        )
     if "address pools" in str(error):
         return "the engine has no free network left; `docker network prune` removes unused ones"
     if isinstance(error, OSError) and error.filename:
@@ -170,3 +182,17 @@ def _things(cluster: str) -> list[tuple[str, Any]]:
         *(("network", thing) for thing in client.networks.list(filters=_of(cluster))),
         *(("volume", thing) for thing in client.volumes.list(filters=_of(cluster))),
     ]
+
+
+def _ours(cluster: str) -> list[tuple[str, Any]]:
+    """Those of them that this home may remove."""
+    return [(kind, thing) for kind, thing in _things(cluster) if owner.mine("local", cluster, _mark(thing))]
+
+
+def _labels(thing: Any) -> dict[str, str]:
+    """The labels of a container, network or volume."""
+    return thing.attrs.get("Labels") or getattr(thing, "labels", None) or {}
+
+
+def _mark(thing: Any) -> str:
+    return _labels(thing).get(owner.MARK, "")

@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, ValidationError
 
+from hvdctl import owner
 from hvdctl.errors import HvdctlError, ToolMissing, UsageError
 from hvdctl.progress import Progress, Step
 from hvdctl.sites import cloud, plainly, stack
@@ -103,20 +104,14 @@ _plainly = plainly(_told)
 
 @_plainly
 def preflight(spec: Spec) -> None:
-    """Raise where OpenStack does not know the caller, has not what is asked, or has a cluster of that name already."""
-    from hvdctl.cluster import Cluster
-
+    """Raise where OpenStack does not know the caller, has not what is asked, or has what Terraform does not know of."""
     options = _options(spec)
     cloud.check_admitted(options.admit)
     if not (options.cloud or _in_use()):
         _check_chosen(options)  # else the cloud is asked for what it has
     connection = _connect(options)
     _check_project(connection, spec.name)
-    if not Cluster(spec.name).exists and stack.things(connection, spec.name):
-        raise UsageError(
-            f"cluster {spec.name!r}: the project has something of that name, and this home does not know it",
-            hint=f"choose another --name, or remove it: `hvdctl down --name {spec.name} --force`",
-        )
+    cloud.check_state(spec.name, _ours(connection, spec.name), "the project")
     flavors = {flavor.name: flavor for flavor in connection.compute.flavors()}
     flavor = flavors[_chosen("flavor", options.flavor, list(flavors))]
     _chosen("image", options.image, [image.name for image in connection.image.images(status="active")])
@@ -149,7 +144,7 @@ def observe(cluster: str) -> dict[str, str]:
     return {
         server.metadata[cloud.NAME_TAG]: states.get(server.status.lower(), server.status.lower())
         for connection in _where(cluster)
-        for server in stack.servers(connection, cluster)
+        for server in _servers(connection, cluster)
         if cloud.NAME_TAG in server.metadata
     }
 
@@ -159,7 +154,7 @@ def about(cluster: str) -> str:
     """Such as "m1.large in nova, until 2030-01-01T08:00:00Z"."""
     lines: dict[str, None] = {}
     for connection in _where(cluster):
-        for server in stack.servers(connection, cluster):
+        for server in _servers(connection, cluster):
             until = server.metadata.get(cloud.UNTIL_TAG)
             place = f" in {server.availability_zone}" if server.availability_zone else ""
             lines[
@@ -173,8 +168,16 @@ def hint(message: str) -> str:
 
 
 @_plainly
+def claims(cluster: str, spec: Spec | None = None) -> list[owner.Claim]:
+    found = [thing for connection in _where(cluster, spec) for thing in stack.things(connection, cluster)]
+    # Tags are too short for the owner in words: servers and disks have it.
+    names = {thing.labels.get(owner.MARK): {owner.NAME: thing.labels[owner.NAME]} for thing in found if _named(thing)}
+    return [owner.claim(thing.shown, names.get(thing.labels.get(owner.MARK), {}) | thing.labels) for thing in found]
+
+
+@_plainly
 def leftovers(cluster: str) -> list[str]:
-    return [thing.shown for connection in _where(cluster) for thing in stack.things(connection, cluster)]
+    return [thing.shown for connection in _where(cluster) for thing in _ours(connection, cluster)]
 
 
 @_plainly
@@ -183,7 +186,7 @@ def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
     for connection in _where(cluster):
         # More than once: Neutron lets go of ports a while after the servers that had them.
         for attempt in range(_SWEEPS):
-            found = stack.things(connection, cluster)
+            found = _ours(connection, cluster)
             if not found:
                 break
             if attempt:
@@ -195,14 +198,23 @@ def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
 @_plainly
 def clusters() -> list[str]:
     """Those of the projects that clusters of this home are in, and of the default one."""
-    from hvdctl.cluster import known
+    return sorted({name for connection in _everywhere() for name in stack.clusters(connection)})
 
-    if not _in_use():
-        return []
-    stored = [options for cluster in known() if (options := _stored(cluster.name))]
-    places = {(options.cloud, options.region): options for options in [*stored, Options()]}
-    named = {name for options in places.values() for name in stack.clusters(_connect(options))}
-    return sorted(named)
+
+def _named(thing: stack.Thing) -> bool:
+    return owner.NAME in thing.labels
+
+
+def _ours(connection: Any, cluster: str) -> list[stack.Thing]:
+    """What of a cluster this home may remove."""
+    found = stack.things(connection, cluster)
+    return [thing for thing in found if owner.mine("openstack", cluster, thing.labels.get(owner.MARK, ""))]
+
+
+def _servers(connection: Any, cluster: str) -> list[Any]:
+    """The servers that count as part of a cluster of this home."""
+    found = stack.servers(connection, cluster)
+    return [server for server in found if owner.seen("openstack", cluster, server.metadata.get(owner.MARK, ""))]
 
 
 def _options(spec: Spec) -> Options:
@@ -213,7 +225,7 @@ def _connect(options: Options) -> Any:
     if not _installed():
         raise ToolMissing(
             "openstacksdk, with which OpenStack is asked, is not installed",
-            hint="in a clone: pip install '.[openstack]'",
+            hint="`pip install openstacksdk` in the environment of hvdctl",
         )
     import openstack
 
@@ -228,15 +240,26 @@ def _check_chosen(options: Options) -> None:
         )
 
 
-def _where(cluster: str) -> Iterator[Any]:
-    """The cluster's project; none where neither the cluster nor this user has to do with OpenStack."""
-    options = _stored(cluster)
-    if options is None and not _in_use():
+def _where(cluster: str, spec: Spec | None = None) -> Iterator[Any]:
+    """The cluster's project; of a cluster that this home does not know, every project that `clusters` asks."""
+    options = _options(spec) if spec else _stored(cluster)
+    if options is None:
+        yield from _everywhere()
         return
-    connection = _connect(options or Options())
-    if options is not None:
-        _check_project(connection, cluster)
+    connection = _connect(options)
+    _check_project(connection, cluster)
     yield connection
+
+
+def _everywhere() -> Iterator[Any]:
+    """All projects that this home has to do with; none where its user has nothing to do with OpenStack."""
+    from hvdctl.cluster import known
+
+    if not _in_use():
+        return
+    stored = [options for cluster in known() if (options := _stored(cluster.name))]
+    places = {(options.cloud, options.region): options for options in [*stored, Options()]}
+    yield from map(_connect, places.values())
 
 
 def _check_project(connection: Any, cluster: str) -> None:

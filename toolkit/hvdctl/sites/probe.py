@@ -6,10 +6,10 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from hvdctl import inventory, process, ssh
+from hvdctl import inventory, owner, ssh
 from hvdctl.cluster import Cluster, Node, write
 from hvdctl.providers import Access
 from hvdctl.sites.hosts import Host
@@ -34,7 +34,8 @@ _SCRIPT = "; ".join(
         'echo "hvdctl:interface=$at"',
         'echo "hvdctl:mac=$(cat "/sys/class/net/$at/address" 2>/dev/null)"',
         """echo "hvdctl:addresses=$(ip -o -4 addr show 2>/dev/null | awk '$2 ~ /^lo$/ {next} {printf "%s ", $4}')" """,
-        'echo "hvdctl:owner=$(cat "/etc/hvdctl/$2/owner" 2>/dev/null)"',
+        # The second one is beside data that was kept.
+        'echo "hvdctl:owner=$(cat "/etc/hvdctl/$2/owner" "/srv/hvdctl/.$2.owner" 2>/dev/null | head -n 1)"',
         'echo "hvdctl:ours=$(sudo -n test -d "/etc/hvdctl/$2" 2>/dev/null && echo yes)"',
     )
 )
@@ -43,12 +44,18 @@ _SCRIPT = "; ".join(
 def refusals(cluster: str, hosts: Sequence[Host], nodes: Sequence[Node], access: Access) -> list[str]:
     """A line for each thing that keeps a host from becoming its node: the host, what was tried, what to do."""
     answers = _ask(cluster, nodes, access)
-    owner = Cluster(cluster).owner()
+    ours = marks(cluster)
     return [
         f"{node.name} ({host}): {problem}"
         for node, host, done in zip(nodes, hosts, answers, strict=True)
-        for problem in problems(host, node.private_address, done, cluster, owner)
+        for problem in problems(host, node.private_address, done, cluster, ours)
     ]
+
+
+def marks(cluster: str) -> set[str]:
+    """What says on a machine that it is part of this very cluster: the owner's mark, or that of earlier versions."""
+    this = owner.known()
+    return {mark for mark in (this.id if this else "", Cluster(cluster).key_mark()) if mark}
 
 
 def _ask(cluster: str, nodes: Sequence[Node], access: Access) -> list[subprocess.CompletedProcess[str]]:
@@ -60,16 +67,23 @@ def _ask(cluster: str, nodes: Sequence[Node], access: Access) -> list[subprocess
         write(known, inventory.known_hosts(cluster, keys))
         # The cluster's own key is for its containers, which are not there yet.
         write(config, inventory.ssh_config(cluster, nodes, Path(folder) / "none", known, access))
-        login = [process.tool("ssh"), "-F", str(config), "-o", "BatchMode=yes"]
+        login = ssh.words(config)
         scripts = [shlex.join(["sh", "-c", _SCRIPT, "sh", node.private_address, cluster]) for node in nodes]
         commands = [[*login, name, "--", script] for name, script in zip(names, scripts, strict=True)]
         return ssh.gather(commands, timeout=_PATIENCE)
 
 
 def problems(
-    host: Host, private: str, done: subprocess.CompletedProcess[str], cluster: str = "", owner: str = ""
+    host: Host,
+    private: str,
+    done: subprocess.CompletedProcess[str],
+    cluster: str = "",
+    ours: Collection[str] = (),
 ) -> Iterator[str]:
-    """Why a host can't be used, and what to do, from its answer or from what ssh said. Pure."""
+    """Why a host can't be used, and what to do, from its answer or from what ssh said. Pure.
+
+    `ours` are the marks of machines that this cluster may use.
+    """
     facts = dict(re.findall(r"^hvdctl:(\w+)=(.*?) *$", done.stdout, re.MULTILINE))
     if "ours" not in facts:
         yield _unanswered(host, done)
@@ -80,10 +94,12 @@ def problems(
         yield f"`sudo -n true` was refused; allow {host.user!r} sudo without a password"
     if not _supported(*facts["os"].partition(" ")[::2]):
         yield f"runs {facts['os'].strip() or 'an unknown system'}; it must be Debian 11, Ubuntu 22.04 or a later one"
-    if facts["owner"] not in ("", owner):
+    mark, _, whose = facts["owner"].partition(" ")
+    if mark and mark not in ours:
         yield (
-            f"is part of another cluster {cluster!r}; choose another --name, or `hvdctl down` where that one was made, "
-            f"or, if nobody uses it any more, `sudo rm /etc/hvdctl/{cluster}/owner` there"
+            f"is part of another cluster {cluster!r}{f', of {whose}' if whose else ''}; choose another --name, or "
+            "`hvdctl down` where that one was made, or, if nobody uses it any more, "
+            f"`sudo rm -f /etc/hvdctl/{cluster}/owner /srv/hvdctl/.{cluster}.owner` there"
         )
     # What stands there already took its room.
     if facts["ours"] != "yes" and (free := int(facts["free"] or 0) * 1024) < ROOM:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hvdctl import owner
 from hvdctl.sites.cloud import TAG
 
 _DELETED_WITHIN = 300
@@ -22,6 +23,16 @@ class Thing:
     found: Any
 
     @property
+    def labels(self) -> dict[str, str]:
+        """Its tags, metadata, or what its name says, as labels."""
+        if self.kind == "server-group":
+            mark = self.found.name.partition(".")[2]
+            return {owner.MARK: mark} if mark else {}
+        if self.kind in {"server", "disk"}:
+            return dict(self.found.metadata)
+        return dict(tag.split("=", 1) for tag in self.found.tags if "=" in tag)
+
+    @property
     def shown(self) -> str:
         return f"{self.kind} {self.found.name or self.found.id}"
 
@@ -31,7 +42,7 @@ def servers(connection: Any, cluster: str) -> list[Any]:
 
 
 def things(connection: Any, cluster: str) -> list[Thing]:
-    """All that is a cluster's, in the order in which it can be removed."""
+    """All that is a cluster's, whoever made it, in the order in which it can be removed."""
     network, tags = connection.network, f"{TAG}={cluster}"
     found = {
         "server": servers(connection, cluster),
@@ -41,8 +52,10 @@ def things(connection: Any, cluster: str) -> list[Thing]:
         "subnet": network.subnets(tags=tags),
         "network": network.networks(tags=tags),
         "security-group": network.security_groups(tags=tags),
-        # These have neither tags nor metadata.
-        "server-group": (g for g in connection.compute.server_groups() if g.name == f"hvdctl-{cluster}"),
+        # These have neither tags nor metadata. The owner's mark follows a dot, which no cluster's name has.
+        "server-group": (
+            group for group in connection.compute.server_groups() if group.name.split(".")[0] == f"hvdctl-{cluster}"
+        ),
         "disk": (v for v in _volumes(connection) if v.metadata.get(TAG) == cluster),
     }
     return [Thing(kind, one) for kind, ones in found.items() for one in ones]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from hvdctl import inventory, ssh
+from hvdctl import inventory, owner, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.progress import Progress, Step
@@ -36,6 +36,9 @@ _NO_SUDO = 77
 _LEFT = "; ".join(
     (
         f"sudo -n true || exit {_NO_SUDO}",
+        # What another owner's cluster of the same name has there is none of ours.
+        'o=$(sudo -n cat "/etc/hvdctl/$1/owner" "/srv/hvdctl/.$1.owner" 2>/dev/null | head -n 1)',
+        'case " $2 " in *" ${o%% *} "*) ;; *) exit 0 ;; esac',
         'sudo -n docker ps -a --filter "label=hvdctl.cluster=$1" --format "left container {{.Names}}" 2>/dev/null',
         'sudo -n test -e "/etc/hvdctl/$1" && { echo "left folder /etc/hvdctl/$1"'
         ' && grep -q " /shared " /proc/mounts && echo "left mount /shared"; }',
@@ -152,13 +155,28 @@ def hint(message: str) -> str:
 def leftovers(cluster: str) -> list[str]:
     """What hvdctl left on the machines, each as "kind node: thing"; a silent one counts, as it may hold everything."""
     found = []
-    for name, done in _ask(cluster, ["sh", "-c", _LEFT, "sh", cluster]):
+    # No mark at all is one too: of machines that were set up before there were any.
+    ours = "  ".join(("", *probe.marks(cluster), ""))
+    for name, done in _ask(cluster, ["sh", "-c", _LEFT, "sh", cluster, ours]):
         if done.returncode:
             why = "sudo is refused" if done.returncode == _NO_SUDO else "unreachable"
             found.append(f"host {name}: {why}, nothing is known of it")
         marked = [line.split(" ", 2) for line in done.stdout.splitlines() if line.startswith("left ")]
         found += [f"{kind} {name}: {thing}" for _, kind, thing in marked]
     return found
+
+
+def claims(cluster: str, spec: Spec | None = None) -> list[owner.Claim]:
+    """None: `preflight` logs in to the machines, and refuses those of other owners itself."""
+    return []
+
+
+def ceded(cluster: str) -> list[str]:
+    """The machines that are part of another owner's cluster of this name by now: there is nothing of ours to undo."""
+    ours = probe.marks(cluster)
+    told = _ask(cluster, ["sudo", "-n", "cat", f"/etc/hvdctl/{cluster}/owner"])
+    marks = {name: done.stdout.split(" ")[0].strip() for name, done in told if done.returncode == 0}
+    return [name for name, mark in marks.items() if mark and mark not in ours]
 
 
 def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:

@@ -6,11 +6,11 @@ import contextlib
 import ipaddress
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from hvdctl import kvm, process, qemu
+from hvdctl import kvm, owner, process, qemu
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.progress import Progress, Step
 from hvdctl.spec import Delay, Size, parse_disk
@@ -27,6 +27,8 @@ class Options(BaseModel):
     """Settings of virtual machines."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    # QEMU's own network: all addresses of it lead to the loopback of this machine.
+    closed: ClassVar = ("10.0.2.0/24",)
 
     image: Annotated[str, Field(min_length=1)] = Field(
         _IMAGE, description="Folder with disk.raw, vmlinuz and initrd; auto: the one of `hvdctl image build vm`."
@@ -46,8 +48,8 @@ class Options(BaseModel):
             found = None
         if found and "/" not in value:
             raise ValueError(f"{value!r} has no prefix length; write a range such as 10.87.0.0/16")
-        if found is None or found.prefixlen > 29 or found.overlaps(ipaddress.IPv4Network("10.0.2.0/24")):
-            raise ValueError(f"{value!r} is not a free range; write one such as 10.87.0.0/16, 10.0.2.0/24 is taken")
+        if found is None or found.prefixlen > 29 or found.overlaps(ipaddress.IPv4Network(cls.closed[0])):
+            raise ValueError(f"{value!r} is not a free range; write one such as 10.87.0.0/16, {cls.closed[0]} is taken")
         return value
 
     @field_validator("disk", mode="before")
@@ -141,15 +143,24 @@ def hint(message: str) -> str:
     return ""
 
 
+def claims(cluster: str, spec: Spec | None = None) -> list[owner.Claim]:
+    """Guests are known by their folder, which is in the home of their owner: each has one."""
+    this = owner.this() if (ours := leftovers(cluster)) else None
+    found = [owner.claim(thing, this.labels) for thing in ours if this]
+    for (named, name), home in qemu.others().items():
+        if named == cluster:
+            whose = owner.of_home(home)
+            found.append(owner.Claim(f"process {qemu.title(cluster, name)}", whose.id or str(home), whose.name))
+    return found
+
+
 def leftovers(cluster: str) -> list[str]:
     folder = qemu.home(cluster)
     disks = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    usual = qemu.switch_folder(cluster)
-    switches = {*qemu.switches(cluster).values(), *([usual] if usual.exists() else [])}
     return [
         *(f"process {qemu.title(cluster, name)} ({pid})" for name, pid in qemu.running(cluster).items()),
         *(f"disk {qemu.title(cluster, name)}" for name in disks),
-        *(f"switch {switch}" for switch in sorted(switches)),
+        *(f"switch {switch}" for switch in qemu.switch_folders(cluster)),
     ]
 
 
@@ -167,7 +178,7 @@ def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
 
 
 def clusters() -> list[str]:
-    return sorted({cluster for cluster, _ in qemu.guests()})
+    return sorted({cluster for cluster, _ in (*qemu.guests(), *qemu.others())})
 
 
 def _options(spec: Spec) -> Options:

@@ -14,6 +14,7 @@ from tf.iface import Config, State
 from tf.schema import Attribute, Schema
 from tf.types import List, Number, String
 
+from hvdctl import owner
 from hvdctl.errors import HvdctlError
 from hvdctl.gpulab.job import NOT_WAITED, RUNNING, SSH_PORT, Job, Named, Told, Wanted, announced
 from hvdctl.gpulab.service import Account, Service
@@ -198,6 +199,7 @@ class HvdGpulabJob(EngineResource):
 
 
 def _wanted(planned: State) -> Wanted:
+    labels = planned["labels"] or {}
     return Wanted(
         cluster=planned["cluster"],
         node=planned["name"],
@@ -217,6 +219,8 @@ def _wanted(planned: State) -> Wanted:
         min_duration=planned["min_duration"],
         max_duration=planned["max_duration"],
         reservations=tuple(planned["reservations"] or ()),
+        mark=labels.get(owner.MARK, ""),
+        owner=labels.get(owner.NAME, ""),
     )
 
 

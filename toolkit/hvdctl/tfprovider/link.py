@@ -9,6 +9,7 @@ from docker import DockerClient
 from docker.errors import ContainerError, NotFound
 from docker.models.containers import Container
 
+from hvdctl import owner
 from hvdctl.errors import HvdctlError
 from hvdctl.sites import local
 
@@ -30,7 +31,7 @@ def shape(client: DockerClient, node: Container, image: str, rate: float | None)
             cap_drop=["ALL"],
             cap_add=["NET_ADMIN"],
             security_opt=["no-new-privileges"],
-            labels={local.LABEL: node.labels[local.LABEL]},
+            labels={name: node.labels[name] for name in (local.LABEL, *owner.LABELS) if name in node.labels},
             remove=True,
             stderr=True,
         )

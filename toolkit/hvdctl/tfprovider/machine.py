@@ -123,6 +123,8 @@ class HvdVirtualMachine(EngineResource):
         return planned
 
     def change(self, current: State, planned: State) -> State:
+        if all(current[key] == planned[key] for key in _OF_START):
+            return {**planned, **{key: current[key] for key in ("id", "acceleration", "ssh_port")}}  # its labels alone
         disk = _own_disk(planned)
         if disk is None:
             raise HvdctlError(f"{_folder(planned)} does not hold what was written down of its disk")
@@ -180,10 +182,10 @@ def end(cluster: str, name: str) -> None:
 
 def drop_switch(cluster: str) -> None:
     """End the switch of a cluster, and remove its socket where it is and where a new one would get it."""
-    found = qemu.switches(cluster)
-    for pid in found:
+    folders = {*qemu.switch_folders(cluster), qemu.switch_folder(cluster)}
+    for pid in qemu.switches(cluster):
         qemu.stop(pid)
-    for folder in {*found.values(), qemu.switch_folder(cluster)}:
+    for folder in folders:
         qemu.drop(folder)
         folder.with_suffix(".pid").unlink(missing_ok=True)
 

@@ -11,6 +11,7 @@ from tf.iface import CreateContext, DeleteContext, ImportContext, ReadContext, R
 from tf.schema import Attribute
 from tf.types import Map, String
 
+from hvdctl import owner
 from hvdctl.errors import HvdctlError
 from hvdctl.sites import local
 
@@ -89,8 +90,8 @@ def common() -> tuple[Attribute, ...]:
             "labels",
             Map(String()),
             optional=True,
-            requires_replace=True,
-            description="Further labels",
+            # Not replaced for them: what stands keeps those that it was made with.
+            description="Further labels, for what is made from now on",
         ),
     )
 
@@ -110,8 +111,21 @@ def labels(state: State) -> dict[str, str]:
 
 def own(state: State, found: dict[str, str] | None, kind: str) -> None:
     """Raise where the thing found under this name is not the cluster's own."""
-    if (found or {}).get(local.LABEL) != state["cluster"]:
-        raise TakenError(f"a {kind} of that name exists that this cluster did not make; remove or rename it")
+    if not owned(state, found):
+        whose = owner.claim(kind, found).owner
+        made = (
+            f"belongs to {whose}; choose another --name" if whose else "this cluster did not make; remove or rename it"
+        )
+        raise TakenError(f"a {kind} of that name exists that {made}")
+
+
+def owned(state: State, found: dict[str, str] | None) -> bool:
+    """Whether a thing with these labels is the one of this state: of the cluster, and of its owner."""
+    found = found or {}
+    if found.get(local.LABEL) != state["cluster"]:
+        return False
+    mark = found.get(owner.MARK, "")
+    return mark == (state.get("labels") or {}).get(owner.MARK, "") or owner.mine("local", state["cluster"], mark)
 
 
 def imported(found: dict[str, str] | None) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from docker.errors import NotFound
 from tf.iface import State
 from tf.schema import Schema
 
-from hvdctl.tfprovider.resource import EngineResource, common, full_name, imported, labels, own
+from hvdctl.tfprovider.resource import EngineResource, common, full_name, imported, labels, own, owned
 
 
 class HvdVolume(EngineResource):
@@ -28,16 +28,19 @@ class HvdVolume(EngineResource):
 
     def look(self, current: State) -> State | None:
         try:
-            self.provider.engine.volumes.get(current["id"])
+            volume = self.provider.engine.volumes.get(current["id"])
         except NotFound:
             return None
-        return current
+        # Its id is its name: once it is gone, somebody else may have made one of that name.
+        return current if owned(current, volume.attrs.get("Labels")) else None
 
     def remove(self, current: State) -> None:
         try:
-            self.provider.engine.volumes.get(current["id"]).remove()
+            volume = self.provider.engine.volumes.get(current["id"])
         except NotFound:
             return
+        if owned(current, volume.attrs.get("Labels")):
+            volume.remove()
 
     def find(self, engine_name: str) -> State | None:
         volume = self.provider.engine.volumes.get(engine_name)

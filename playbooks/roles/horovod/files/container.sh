@@ -5,6 +5,9 @@ node=hvdctl-node.service
 scratch=/var/lib/hvdctl/$HVD_CLUSTER
 brought="$HVD_ETC/images"
 
+if other=$(getent passwd "$HVD_USER"); then
+    fail "the user id $HVD_USER of the containers is that of the account ${other%%:*} here"
+fi
 # One call for both: on a slow machine the client alone takes seconds.
 seen=$(docker inspect --format \
     '{{with index . "State"}}container {{.Running}} {{index $.Config.Labels "hvdctl.digest"}} {{.Pid}}{{else}}image {{.Id}}{{end}}' \
@@ -12,7 +15,7 @@ seen=$(docker inspect --format \
 image=$(echo "$seen" | sed -n 's/^image //p')
 container=$(echo "$seen" | sed -n 's/^container //p')
 needed=
-if [ "$(stat -c '%a %u:%g' "$HVD_ETC/ssh" 2>/dev/null)" != "750 0:1000" ] ||
+if [ "$(stat -c '%a %u:%g' "$HVD_ETC/ssh" 2>/dev/null)" != "750 0:$HVD_USER" ] ||
     ! (cd "$HVD_ETC/ssh" && echo "$HVD_SUMS" | sha256sum --check --status); then
     echo "needed: keys"
     needed=1
@@ -35,14 +38,32 @@ fi
 sees_share() {
     alive "/proc/$1/root/shared" && same "/proc/$1/root/shared" /shared
 }
-digest=$(printf '%s\n' "$image" "$HVD_SUMS" "$HVD_RUN" "$(cat "$HVD_UNITS/shared.mount")" | sha256sum | cut -c 1-16)
+
+# as_own_user: the container's user `hvd` has the number that it has here, and its home.
+as_own_user() {
+    own=$(mktemp -d)
+    mkdir "$own/home"
+    docker cp "$HVD_NAME:/etc" - | tar -C "$own" -x etc/passwd etc/group || fail "$HVD_IMAGE has no accounts"
+    docker cp "$HVD_NAME:/home/hvd" "$own/home/hvd" || fail "$HVD_IMAGE has no user hvd"
+    sed -i "s/^\(hvd:[^:]*\):[0-9]*:[0-9]*:/\1:$HVD_USER:$HVD_USER:/" "$own/etc/passwd"
+    sed -i "s/^\(hvd:[^:]*\):[0-9]*:/\1:$HVD_USER:/" "$own/etc/group"
+    chown -R -h "$HVD_USER:$HVD_USER" "$own/home/hvd"
+    # As an archive, which keeps owners whatever the version of the engine.
+    tar -C "$own" --numeric-owner -c home/hvd etc/passwd etc/group | docker cp - "$HVD_NAME:/"
+    rm -rf "$own"
+}
+
+digest=$(printf '%s\n' "$image" "$HVD_USER" "$HVD_SUMS" "$HVD_RUN" "$(cat "$HVD_UNITS/shared.mount")" | sha256sum | cut -c 1-16)
 started=
 if [ "${container% *}" != "true $digest" ] || ! sees_share "${container##* }"; then
-    folder "$scratch" 755 1000:1000
+    hand_over "$scratch"
+    folder "$scratch" 755 "$HVD_USER:$HVD_USER"
     [ ! -e "$HVD_UNITS/$node" ] || systemctl stop "$node"
     [ -z "$container" ] || docker rm --force "$HVD_NAME" >/dev/null
     eval "set -- $HVD_RUN"
-    docker run --detach --name "$HVD_NAME" --label "hvdctl.digest=$digest" "$@" "$HVD_IMAGE" >/dev/null
+    docker create --name "$HVD_NAME" --label "hvdctl.digest=$digest" --user "$HVD_USER:$HVD_USER" "$@" "$HVD_IMAGE" >/dev/null
+    as_own_user
+    docker start "$HVD_NAME" >/dev/null
     changed "container $HVD_NAME started"
     started=1
 fi

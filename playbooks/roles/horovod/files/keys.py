@@ -9,7 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 
-USER = 1000
+# HVD_USER of prelude.sh.
+USER = 74830
 
 folder = Path(sys.argv[1])
 texts = json.load(sys.stdin)
@@ -24,7 +25,9 @@ for other in folder.iterdir():
 for name, text in texts.items():
     part = folder / f".{name}.part"
     # Renamed, as a container may read it at this moment.
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8") as file:
+    with os.fdopen(
+        os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w", encoding="utf-8"
+    ) as file:
         os.fchown(file.fileno(), USER, USER)
         file.write(text)
     part.rename(folder / name)

@@ -42,7 +42,7 @@ ${after:+Requires=$after
 Before=umount.target
 Conflicts=umount.target
 [Mount]
-What=$HVD_SOURCE
+What=$(printf %s "$HVD_SOURCE" | sed 's/%/%%/g')
 Where=$point
 Type=$kind
 Options=$options
@@ -71,4 +71,7 @@ if ! mounted "$point"; then
             "$(journalctl -q -b -u shared.mount -n 8 -o cat | grep -v shared.mount | tail -n 2 | tr '\n' ' ')"
     fi
     changed "$point mounted from $HVD_SOURCE"
+fi
+if [ -z "$after" ] && ! timeout -s KILL 10 setpriv --reuid "$HVD_USER" --regid "$HVD_USER" --clear-groups test -w "$point"; then
+    fail "the containers' user $HVD_USER can't write to $HVD_SOURCE: \`setfacl -m u:$HVD_USER:rwx $HVD_SOURCE\`, or chown it"
 fi

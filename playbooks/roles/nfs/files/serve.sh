@@ -7,9 +7,10 @@ file=/etc/exports.d/hvdctl-$HVD_CLUSTER.exports
 # does not export it.
 stale=
 if [ ! -d "$share" ]; then
-    folder "$share" 755 1000:1000
+    folder "$share" 755 "$HVD_USER:$HVD_USER"
     stale=1
 fi
+hand_over "$share"
 exports="# hvdctl"
 for client in $HVD_CLIENTS; do
     exports="$exports

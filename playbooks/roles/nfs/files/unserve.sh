@@ -9,8 +9,13 @@ if [ -e "$file" ]; then
     drop "$file"
     ! command -v exportfs >/dev/null || exportfs -ra
 fi
+# Whose the data is that stays when the folder with the mark goes.
+whose=/srv/hvdctl/.$HVD_CLUSTER.owner
+if [ -n "$HVD_KEEP" ] && [ -e "$share" ] && [ -s "$HVD_ETC/owner" ]; then
+    put "$whose" 644 "$(cat "$HVD_ETC/owner")" || true
+fi
 if [ -z "$HVD_KEEP" ] && [ -e "$share" ]; then
     ! mounted /shared || fail "/shared is still mounted: the data in $share is left as it is"
-    drop "$share"
+    drop "$share" "$whose"
     rmdir /srv/hvdctl 2>/dev/null || true
 fi

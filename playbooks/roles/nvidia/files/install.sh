@@ -15,12 +15,15 @@ if [ "$ID" = debian ]; then
     put /etc/apt/sources.list.d/hvdctl-nonfree.list 644 "deb ${mirror:-http://deb.debian.org/debian} $VERSION_CODENAME $parts" || true
 fi
 
+# One that was fetched earlier counts only if it is the expected one.
 key=/etc/apt/keyrings/hvdctl-nvidia.asc
-if [ ! -s "$key" ]; then
+if ! python3 -c "$HVD_KEY" "file://$key" "$HVD_FINGERPRINT" >/dev/null 2>&1; then
     mkdir -p "${key%/*}"
-    # Python is on every machine that preflight lets through, curl need not be.
-    python3 -c 'import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1], timeout=60).read())' \
-        "$HVD_REPOSITORY/gpgkey" >"$key.new" || fail "$HVD_REPOSITORY/gpgkey can't be fetched"
+    # Python is on every machine that preflight lets through, curl and gpg need not be.
+    python3 -c "$HVD_KEY" "$HVD_REPOSITORY/gpgkey" "$HVD_FINGERPRINT" >"$key.new" || {
+        rm -f "$key.new"
+        fail "the key of $HVD_REPOSITORY can't be used: see nvidia_toolkit_fingerprint if you have a repository of your own"
+    }
     mv "$key.new" "$key"
     changed "$key"
 fi

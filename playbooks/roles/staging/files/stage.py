@@ -41,12 +41,12 @@ def pack(source: str, small: str, share: str = "/shared") -> dict[str, Any]:
         raise Refused(f"{folder} is not below {share}, which all nodes see")
     if not folder.is_dir():
         raise Refused(f"there is no folder {folder}")
-    state, files, size = hashlib.sha256(str(folder).encode()), 0, 0
+    state, files, size = hashlib.sha256(os.fsencode(folder)), 0, 0
     for where, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):
             found = Path(where, name).lstat()
-            state.update(f"{where}/{name}\0{found.st_size}\0{found.st_mtime_ns}\n".encode())
+            state.update(os.fsencode(f"{where}/{name}") + f"\0{found.st_size}\0{found.st_mtime_ns}\n".encode())
             files += 1
             size += found.st_size
     if not files:
@@ -57,7 +57,7 @@ def pack(source: str, small: str, share: str = "/shared") -> dict[str, Any]:
         return answer
     store = Path(share, ".hvdctl", "staging")
     # By the path too: another folder may have the same name.
-    name = f"{folder.name}.{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
+    name = f"{folder.name}.{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"
     tar = store / f"{name}.{stamp}.tar"
     if not tar.exists():
         store.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,9 @@
       "private_key_file": "/keys/node1"
     }
   },
-  "labels": {},
+  "labels": {
+    "hvdctl.owner": "0123456789abcdef",
+    "hvdctl.owner-name": "me@host:/home/me/clusters"
+  },
   "options": {}
 }

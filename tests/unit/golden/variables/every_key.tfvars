@@ -24,6 +24,9 @@
       "private_key_file": "/keys/node2"
     }
   },
-  "labels": {},
+  "labels": {
+    "hvdctl.owner": "0123456789abcdef",
+    "hvdctl.owner-name": "me@host:/home/me/clusters"
+  },
   "options": {}
 }

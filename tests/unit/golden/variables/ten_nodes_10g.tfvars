@@ -52,6 +52,9 @@
       "private_key_file": "/keys/node9"
     }
   },
-  "labels": {},
+  "labels": {
+    "hvdctl.owner": "0123456789abcdef",
+    "hvdctl.owner-name": "me@host:/home/me/clusters"
+  },
   "options": {}
 }

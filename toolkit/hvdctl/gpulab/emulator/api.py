@@ -13,6 +13,7 @@ from hvdctl.gpulab.emulator.faults import Fault, Faults, bent
 from hvdctl.gpulab.emulator.jobs import Address, Job, User, told
 from hvdctl.gpulab.emulator.lab import Lab, Refused
 from hvdctl.gpulab.emulator.ranges import part
+from hvdctl.gpulab.emulator.sshd import HOST
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
@@ -21,6 +22,8 @@ BASE = "/api/gpulab/v4.0/"
 # The newest client that was tried; a newer number would make it advise an upgrade.
 _CLIENT = "3.11.12"
 _PAGE = 10
+# Other names may lead here too, if whoever serves them says so: without certificates nothing else tells.
+_NAMES = {HOST, "localhost"}
 # An empty log makes the client ask again at once: don't let it spin.
 _EMPTY_LOG_WAIT = 0.3
 
@@ -37,7 +40,7 @@ class Api:
         self.keys: dict[str, set[str]] = {}
 
     def app(self) -> web.Application:
-        made = web.Application(middlewares=[self._faulty, self._plain], client_max_size=4 * 1024**2)
+        made = web.Application(middlewares=[self._local, self._faulty, self._plain], client_max_size=4 * 1024**2)
         made.add_routes(
             [
                 web.get(BASE + "version", self._version),
@@ -65,6 +68,21 @@ class Api:
             return web.Response(status=409, text=str(error))
         except submission.Unusable as error:
             return web.Response(status=400, text=str(error))
+
+    @web.middleware
+    async def _local(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Only programs of this machine: no page in a browser, whatever name of this machine it uses.
+
+        Browsers name the page's origin in each request that changes something, and send JSON to another site only if
+        that one agrees, which this one never does.
+        """
+        if "Origin" in request.headers or request.headers.get("Sec-Fetch-Site", "none") != "none":
+            return web.Response(status=403, text="requests of web pages are not taken")
+        if self.default_user and _name(request.headers.get("Host", "")) not in _NAMES:
+            return web.Response(status=403, text=f"this is not {request.headers.get('Host', '')!r}: use {HOST}")
+        if request.method == "POST" and request.content_type != "application/json":
+            return web.Response(status=415, text=f"Content-Type is {request.content_type!r}, not 'application/json'")
+        return await handler(request)
 
     @web.middleware
     async def _faulty(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -191,6 +209,10 @@ def _hang_up(request: web.Request) -> web.Response:
     if request.transport:
         request.transport.abort()
     return web.Response(status=500)
+
+
+def _name(host: str) -> str:
+    return host.partition(":")[0].lower()
 
 
 def _flag(request: web.Request, name: str) -> bool:

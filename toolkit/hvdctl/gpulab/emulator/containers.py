@@ -19,6 +19,7 @@ from hvdctl.gpulab.emulator.workers import INSTANCE, Worker
 if TYPE_CHECKING:
     from docker.models.containers import Container
     from docker.models.networks import Network
+    from docker.types import Mount
 
 LABEL = "hvdctl.gpulab"
 PID_LABEL = "hvdctl.gpulab.pid"
@@ -71,10 +72,13 @@ class Containers:
 
         if job.place is None:
             raise NotStarted("it has no worker")
+        worker = job.place.worker
         try:
-            container = self._make(job, job.place.worker)
-            self._ids[job.uuid] = str(container.id)
-            container.start()
+            self._pull(job)
+            with storage.resolve(job, worker, self.folder) as mounts:
+                container = self._make(job, worker, mounts)
+                self._ids[job.uuid] = str(container.id)
+                container.start()
             container.reload()
         except (DockerException, OSError) as error:
             self.remove(job.uuid)
@@ -130,13 +134,11 @@ class Containers:
                 ) from error
             raise engine.describe(error) from error
 
-    def _make(self, job: Job, worker: Worker) -> Container:
+    def _make(self, job: Job, worker: Worker, mounts: storage.Mounts) -> Container:
         from docker.types import Mount
 
         docker = job.submission.request.docker
-        mounts = storage.resolve(job, worker, self.folder)
         network = self._networks[self._key(worker)]
-        self._pull(job)
         options: dict[str, Any] = {
             "name": f"{network.name}-{job.short}",
             "command": docker.command or None,
@@ -147,7 +149,10 @@ class Containers:
                 f"{one.container_port}/tcp": (job.host, one.host_port) if one.host_port else (job.host,)
                 for one in docker.port_mappings
             },
-            "mounts": [Mount(inside, str(outside), type="bind") for inside, outside in mounts.binds.items()],
+            "mounts": [
+                *(Mount(inside, str(outside), type="bind") for inside, outside in mounts.binds.items()),
+                *(_anonymous(inside, outside) for inside, outside in mounts.opened.items()),
+            ],
             "tmpfs": {inside: f"size={size}g" for inside, size in mounts.tmpfs.items()},
             "user": docker.user,
             "group_add": docker.group_add or None,
@@ -202,6 +207,14 @@ def environment(job: Job, worker: Worker) -> dict[str, str]:
         "GPULAB_GPUS_RESERVED": str(resources.gpus),
         "GPULAB_MEM_RESERVED": str(job.memory * 1024),
     }
+
+
+def _anonymous(inside: str, folder: Path) -> Mount:
+    """A folder that is open here: a bind in the container's own namespace can't name it, the engine's volumes can."""
+    from docker.types import DriverConfig, Mount
+
+    options = {"type": "none", "o": "bind", "device": str(folder)}
+    return Mount(inside, None, type="volume", no_copy=True, driver_config=DriverConfig("local", options))
 
 
 def _text(value: str | int | bool) -> str:

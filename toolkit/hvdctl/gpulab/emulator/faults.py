@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from hvdctl import yamltext
 from hvdctl.errors import UsageError
 from hvdctl.gpulab.emulator.entries import entry
 
@@ -89,8 +89,8 @@ class Faults:
 def parse(file: Path) -> list[Fault]:
     """The faults that the file lists; none where it is missing or empty."""
     try:
-        listed = yaml.safe_load(file.read_text()) if file.exists() else None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        listed = yamltext.load(file.read_text()) if file.exists() else None
+    except (OSError, UnicodeDecodeError, yamltext.NotYamlError):
         raise UsageError(f"--faults {file}: it is neither YAML nor JSON") from None
     if not listed:
         return []

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import asyncssh
+from asyncssh.forward import SSHForwarder
 
 from hvdctl.gpulab.emulator import states
 from hvdctl.gpulab.emulator.execs import Exec, NoExec
@@ -128,13 +129,33 @@ class _Server(asyncssh.SSHServer):
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         return self.bastion.accepts(username, key.public_data)
 
-    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+    def connection_requested(
+        self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
+    ) -> Awaitable[asyncssh.SSHTCPSession[bytes]]:
         # Those who log in to a job get a shell, and no way out of it.
         if self.job is None and self.bastion.leads_to(dest_host, dest_port):
-            return True
+            return _forwarded(dest_host, dest_port)
         raise asyncssh.ChannelOpenError(
             asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, f"{dest_host}:{dest_port} is no port mapping of a job that runs"
         )
+
+
+class _Forwarder(SSHForwarder):
+    """One end of a forwarded connection. asyncssh keeps the client's channel if the far end was the first to end."""
+
+    def eof_received(self) -> bool:
+        goes_on = super().eof_received()
+        if not goes_on:
+            self.close()
+        return goes_on
+
+
+async def _forwarded(host: str, port: int) -> asyncssh.SSHTCPSession[bytes]:
+    try:
+        _, far = await asyncio.get_running_loop().create_connection(_Forwarder, host, port)
+    except OSError as error:
+        raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, str(error)) from None
+    return cast(asyncssh.SSHTCPSession[bytes], _Forwarder(far))
 
 
 async def _feed(process: asyncssh.SSHServerProcess[bytes], running: Exec) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -15,15 +17,20 @@ from hvdctl.gpulab.emulator.workers import Worker
 PROJECT_GID = 20001
 ANTWERP = range(100, 200)
 _SCRATCH = "project_scratch"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _making = threading.Lock()
 _AUTO = "PROJECT_SHARE_AUTO"
 
 
 @dataclass(frozen=True)
 class Mounts:
-    """Folders of this machine by their path in the container, and sizes of tmpfs in GB by theirs."""
+    """Folders of this machine by their path in the container, and sizes of tmpfs in GB by theirs.
+
+    `opened` are folders that jobs could replace: paths to open descriptors.
+    """
 
     binds: dict[str, Path]
+    opened: dict[str, Path]
     tmpfs: dict[str, int]
 
 
@@ -33,9 +40,16 @@ def available(cluster: int) -> list[str]:
     return [own, "/project_madrid", f"/{_SCRATCH}"]
 
 
-def resolve(job: Job, worker: Worker, folder: Path) -> Mounts:
-    """The mounts of a job on that worker; raises `NotStarted` for what there is not."""
+@contextlib.contextmanager
+def resolve(job: Job, worker: Worker, folder: Path) -> Iterator[Mounts]:
+    """The mounts of a job on that worker, good as long as the block; raises `NotStarted` for what there is not."""
+    with contextlib.ExitStack() as held:
+        yield _mounts(job, worker, folder, held)
+
+
+def _mounts(job: Job, worker: Worker, folder: Path, held: contextlib.ExitStack) -> Mounts:
     binds: dict[str, Path] = {}
+    opened: dict[str, Path] = {}
     tmpfs: dict[str, int] = {}
     for one in job.submission.request.docker.storage:
         host, inside = one.host_path or "", (one.container_path or "").rstrip("/") or "/"
@@ -46,11 +60,15 @@ def resolve(job: Job, worker: Worker, folder: Path) -> Mounts:
         elif host == ".ssh/":
             binds[inside] = _keys(job, folder)
         else:
-            binds[inside] = _volume(host, job, worker, folder)
-    return Mounts(binds, tmpfs)
+            top, below = _volume(host, job, worker, folder)
+            path = held.enter_context(_opened(top, below))
+            # No job has the folder that the top is in.
+            (opened if below else binds)[inside] = path if below else top
+    return Mounts(binds, opened, tmpfs)
 
 
-def _volume(host: str, job: Job, worker: Worker, folder: Path) -> Path:
+def _volume(host: str, job: Job, worker: Worker, folder: Path) -> tuple[Path, Sequence[str]]:
+    """The folder that a volume is, and the way from there to what is asked for."""
     parts = PurePosixPath(host).parts
     if parts[:1] == (_AUTO,):
         parts = ("/", available(worker.cluster)[0].lstrip("/"), *parts[1:])
@@ -61,29 +79,54 @@ def _volume(host: str, job: Job, worker: Worker, folder: Path) -> Path:
     project = job.project.rsplit("+", 1)[-1]
     top = folder / "storage" / project / volume
     # Scratch is a disk of the worker, the others are shared by all.
-    top = top / worker.name if volume == _SCRATCH else top
-    wanted = top.joinpath(*parts[2:])
-    if not wanted.resolve().is_relative_to(top.resolve()):
-        raise NotStarted(f"storage: {host!r} leads out of the project's folder")
-    for folder in reversed([wanted, *(one for one in wanted.parents if one.is_relative_to(top))]):
-        _ensure(folder)
-    return wanted
+    return top / worker.name if volume == _SCRATCH else top, parts[2:]
 
 
-def _ensure(top: Path) -> None:
+@contextlib.contextmanager
+def _opened(top: Path, parts: Sequence[str]) -> Iterator[Path]:
+    """A path to the folder that stays the one that was checked, whatever other jobs do in the storage meanwhile."""
     # Jobs start side by side, and each must find the folder as it is to be.
     with _making:
-        _make(top)
+        top.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _way(top, parts)
+    try:
+        yield Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
-def _make(top: Path) -> None:
-    if top.is_dir():
-        return
-    top.mkdir(parents=True)
-    # Without root's rights the folder stays the user's: the containers' root may still use it.
-    with contextlib.suppress(PermissionError):
-        os.chown(top, 0, PROJECT_GID)
-    top.chmod(0o2770)
+def _way(top: Path, parts: Sequence[str]) -> int:
+    descriptor = os.open(top.parent, _FOLDER)
+    try:
+        for name in (top.name, *parts):
+            below = _enter(descriptor, name)
+            os.close(descriptor)
+            descriptor = below
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _enter(parent: int, name: str) -> int:
+    """The folder of that name, made if it is missing; never what a link leads to."""
+    new = True
+    try:
+        os.mkdir(name, dir_fd=parent)
+    except FileExistsError:
+        new = False
+    try:
+        found = os.open(name, _FOLDER, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise NotStarted(f"storage: {name!r} is a link or a file, not a folder") from None
+        raise
+    if new:
+        # Without root's rights the folder stays the user's: the containers' root may still use it.
+        with contextlib.suppress(PermissionError):
+            os.fchown(found, 0, PROJECT_GID)
+        os.fchmod(found, 0o2770)
+    return found
 
 
 def _keys(job: Job, folder: Path) -> Path:
@@ -91,6 +134,8 @@ def _keys(job: Job, folder: Path) -> Path:
     made = folder / "jobs" / f"{job.uuid}.ssh"
     made.mkdir(mode=0o700, parents=True, exist_ok=True)
     keys = made / "authorized_keys"
-    keys.write_text("".join(f"{key.strip()}\n" for key in job.submission.request.extra.ssh_pub_keys))
-    keys.chmod(0o600)
+    # The job may have had the folder before, and left a link.
+    keys.unlink(missing_ok=True)
+    with os.fdopen(os.open(keys, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write("".join(f"{key.strip()}\n" for key in job.submission.request.extra.ssh_pub_keys))
     return made

@@ -1,0 +1,323 @@
+"""What comes from nodes: the real rsync over a real sshd, with jobs and heads that mean harm."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+from hvdctl import incoming, jobs
+from hvdctl.cluster import Cluster
+from hvdctl.errors import HvdctlError, UsageError
+from loopback import Head
+from support import RECORD, Hvdctl
+
+
+@pytest.fixture
+def head(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
+    folder = tmp_path / "head"
+    folder.mkdir()
+    made = Head(cluster, folder)
+    monkeypatch.setattr(jobs, "SHARE", PurePosixPath(made.share))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def prey(tmp_path: Path) -> Path:
+    """A folder of the user's, such as ~/.ssh, that nothing may be written to."""
+    folder = tmp_path / "prey"
+    folder.mkdir()
+    (folder / "config").write_text("mine")
+    return folder
+
+
+def unharmed(prey: Path) -> bool:
+    return [file.name for file in prey.iterdir()] == ["config"] and (prey / "config").read_text() == "mine"
+
+
+def run_on(head: Head, number: int | str, **files: str | bytes) -> Path:
+    folder = head.share / "runs" / str(number)
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({**RECORD, "id": number}))
+    for name, content in files.items():
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+def tree(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
+
+
+def test_runs_come_home_and_only_what_is_new_comes_again(cluster: Cluster, head: Head) -> None:
+    run = run_on(head, 3, output="hello", **{"env.json": "secret"})
+    first = jobs.collect(cluster)
+    assert tree(cluster.runs) == ["3/output", "3/run.json"]
+    assert (first.files, first.left) == (2, [])
+    assert jobs.collect(cluster).files == 0
+    (run / "output").write_text("hello again")
+    assert jobs.collect(cluster).files == 1
+    assert (cluster.runs / "3" / "output").read_text() == "hello again"
+    assert stat.S_IMODE((cluster.runs / "3").stat().st_mode) == 0o700
+    assert stat.S_IMODE((cluster.runs / "3" / "output").stat().st_mode) == 0o600
+
+
+def test_a_link_in_place_of_a_run_leads_nowhere(cluster: Cluster, head: Head, prey: Path) -> None:
+    """The first cluster leaves runs/6 as a link; run 6 of the next one must not be written where it points to."""
+    run_on(head, 5)
+    link = head.share / "runs" / "6"
+    link.symlink_to(prey)
+    first = jobs.collect(cluster)
+    assert not os.path.lexists(cluster.runs / "6")
+    assert [(one.name, one.data) for one in first.left] == [("runs/6", False)]
+    link.unlink()
+    run_on(head, 6, config="evil", authorized_keys="evil")
+    jobs.fetch(cluster, 6)
+    assert (cluster.runs / "6" / "config").read_text() == "evil"
+    assert unharmed(prey)
+
+
+@pytest.mark.parametrize("planted", ["runs", "runs/6", "runs/6/config", "runs/6/sub", "bench"])
+def test_a_link_on_this_side_is_refused_by_name(cluster: Cluster, head: Head, prey: Path, planted: str) -> None:
+    """As an earlier version brought it home."""
+    run = run_on(head, 6, config="evil")
+    (run / "sub").mkdir()
+    (run / "sub" / "config").write_text("evil")
+    (head.share / "bench" / "b").mkdir(parents=True)
+    (head.share / "bench" / "b" / "config").write_text("evil")
+    place = cluster.folder / planted
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(prey / "config" if planted.endswith("config") else prey)
+    with pytest.raises(HvdctlError, match="is a link") as refused:
+        jobs.collect(cluster)
+    assert str(place) in refused.value.message
+    assert unharmed(prey)
+    assert place.is_symlink()
+
+
+def test_devices_set_ids_and_odd_names_stay_on_the_share(cluster: Cluster, head: Head) -> None:
+    run = run_on(head, 1, tool="x")
+    (run / "tool").chmod(0o6755)
+    os.mkfifo(run / "pipe")
+    if os.getuid() == 0:
+        os.mknod(run / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    for name in (b"caf\xe9", b"a\nb", b"red\x1b[31m", "turn\u202egnp.exe".encode()):
+        Path(os.fsdecode(os.fsencode(run) + b"/" + name)).write_text("x")
+    deep = run.joinpath(*["d" * 250] * 5)
+    deep.mkdir(parents=True)
+    (deep / "file").write_text("x")
+    for folder in ("evil", "007", "-1", "1e3", "9999999999"):
+        (head.share / "runs" / folder).mkdir()
+        (head.share / "runs" / folder / "run.json").write_text("{}")
+    arrived = jobs.collect(cluster)
+    assert tree(cluster.runs) == ["1/run.json", "1/tool"]
+    assert stat.S_IMODE((cluster.runs / "1" / "tool").stat().st_mode) == 0o600
+    notes = "\n".join(arrived.notes())
+    for told in (
+        r"runs/1/caf\xe9",
+        r"a\nb",
+        r"red\x1b[31m",
+        "its name is not UTF-8",
+        "control characters",
+        "runs/1/pipe",
+    ):
+        assert told in notes
+    assert "not the folder of a run" in notes
+    assert "longer than 1024 bytes" in notes
+    assert all(line.isprintable() for line in notes.splitlines())
+    assert last(cluster) == 1
+
+
+def last(cluster: Cluster) -> int:
+    return jobs.last_kept(cluster)
+
+
+def test_a_large_file_stays_and_does_not_keep_the_others_away(cluster: Cluster, head: Head) -> None:
+    run = run_on(head, 1, output="hello")
+    with (run / "core").open("wb") as file:
+        file.truncate(20 * 2**30)
+    arrived = jobs.collect(cluster)
+    assert tree(cluster.runs) == ["1/output", "1/run.json"]
+    assert arrived.notes() == ["left out (over the limit of 10.0 GiB): runs/1/core (20.0 GiB)"]
+    said: list[str] = []
+    jobs.fetch(cluster, 1, said.append)
+    assert "runs/1/core (20.0 GiB); `hvdctl pull runs/1 --name demo` may bring it" in said[0]
+
+
+def test_a_disk_without_room_is_named_before_anything_comes(
+    cluster: Cluster, head: Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_on(head, 1, output="x" * 100_000)
+    little = shutil.disk_usage("/")._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: little)
+    with pytest.raises(HvdctlError, match=rf"the disk of {cluster.folder} has 1000 bytes free"):
+        jobs.collect(cluster)
+
+
+def test_a_file_that_grows_after_it_was_listed_is_bounded(cluster: Cluster, head: Head, tmp_path: Path) -> None:
+    (head.share / "data").write_text("small")
+    # The second call is the copy.
+    head.rsync('[ $(wc -l <$calls) = 1 ] || head -c 3000000 /dev/zero >$SHARE/data\nexec $real "$@"')
+    with pytest.raises(HvdctlError, match="copying failed"):
+        jobs.pull(cluster, "data", tmp_path / "here", limit=10**6, into=True)
+    assert sum(file.stat().st_size for file in (tmp_path / "here").rglob("*") if file.is_file()) <= 10**6
+
+
+@pytest.mark.parametrize("place", ["data/sub", "data/sub/config", "data"])
+def test_a_swap_for_a_link_between_list_and_copy(
+    cluster: Cluster, head: Head, prey: Path, tmp_path: Path, place: str
+) -> None:
+    (head.share / "data" / "sub").mkdir(parents=True)
+    (head.share / "data" / "sub" / "config").write_text("evil")
+    swap = f"[ $(wc -l <$calls) = 1 ] || {{ rm -rf $SHARE/{place}; ln -s {prey} $SHARE/{place}; }}"
+    head.rsync(f'{swap}\nexec $real "$@"')
+    here = tmp_path / "here"
+    here.mkdir()
+    with contextlib.suppress(HvdctlError):
+        jobs.pull(cluster, "data", here)
+    assert not any(path.is_symlink() for path in here.rglob("*"))
+    assert unharmed(prey)
+
+
+_LIES = {
+    "a link in place of a file": (
+        "rm $SHARE/data/good; ln -s $PREY $SHARE/data/good",
+        'args=(); for a; do case $a in -*e.*) a=${a/-/-l};; esac; args+=("$a"); done',
+    ),
+    "all it has": (
+        "true",
+        'args=(); for a; do case $a in --files-from*|--from0) continue;; -*e.*) a=${a/-/-r};; esac; args+=("$a"); done',
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", _LIES)
+def test_a_head_whose_rsync_sends_what_nobody_asked_for(
+    cluster: Cluster, head: Head, prey: Path, tmp_path: Path, lie: str
+) -> None:
+    (head.share / "data").mkdir()
+    (head.share / "data" / "good").write_text("good")
+    (head.share / ".bashrc").write_text("evil")
+    done, asked = _LIES[lie]
+    honest = '[ $(wc -l <$calls) = 1 ] && exec $real "$@"'
+    head.rsync(f'PREY={prey}\n{honest}\n{done}\n{asked}\nexec $real "${{args[@]}}"')
+    here = tmp_path / "here"
+    here.mkdir()
+    with pytest.raises(HvdctlError, match="copying failed: ") as failed:
+        jobs.pull(cluster, "data", here)
+    assert failed.value.message.isprintable()
+    assert [path for path in here.rglob("*") if not path.is_dir() or path.is_symlink()] == []
+    assert unharmed(prey)
+
+
+def test_pull_keeps_what_programs_need_and_nothing_that_raises_rights(
+    cluster: Cluster, head: Head, tmp_path: Path
+) -> None:
+    data = head.share / "data"
+    data.mkdir()
+    for name, mode in (("tool", 0o4777), ("group", 0o2755), ("secret", 0o600)):
+        (data / name).write_text("x")
+        (data / name).chmod(mode)
+    data.chmod(0o3777)
+    jobs.pull(cluster, "data", tmp_path / "here")
+    there = tmp_path / "here" / "data"
+    modes = {file.name: oct(stat.S_IMODE(file.stat().st_mode)) for file in [*there.iterdir(), there]}
+    assert modes == {"tool": "0o755", "group": "0o755", "secret": "0o600", "data": "0o755"}
+    assert all(file.stat().st_uid == os.getuid() for file in there.iterdir())
+
+
+def test_pull_of_a_file_follows_cp(cluster: Cluster, head: Head, tmp_path: Path) -> None:
+    (head.share / "out").mkdir()
+    (head.share / "out" / "model").write_text("one")
+    here = tmp_path / "here"
+    here.mkdir()
+    jobs.pull(cluster, "out/model", here / "mine")
+    assert (here / "mine").read_text() == "one"
+    (head.share / "out" / "model").write_text("second")
+    jobs.pull(cluster, "out/model", here / "mine")
+    assert (here / "mine").read_text() == "second"
+    jobs.pull(cluster, "out/model", here)
+    jobs.pull(cluster, "out/model", here / "new", into=True)
+    jobs.pull(cluster, "out", here / "folder")
+    assert tree(here) == ["folder/out/model", "mine", "model", "new/model"]
+    with pytest.raises(UsageError, match="is a file and can't take the folder"):
+        jobs.pull(cluster, "out", here / "mine")
+
+
+def test_links_of_the_users_own_go_out_as_they_are(cluster: Cluster, head: Head, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "v1").mkdir(parents=True)
+    (project / "v1" / "train.py").write_text("x")
+    (project / "current").symlink_to("v1")
+    jobs.push(cluster, [project], "")
+    jobs.sync(cluster, project, str(head.share / "work"), given=True)
+    for place in ("project", "work"):
+        assert (head.share / place / "current").readlink() == Path("v1")
+        assert (head.share / place / "current" / "train.py").read_text() == "x"
+
+
+def test_pull_through_a_link_is_refused(cluster: Cluster, head: Head, tmp_path: Path, prey: Path) -> None:
+    (head.share / "data").mkdir()
+    (head.share / "data" / "config").write_text("evil")
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "link").symlink_to(prey)
+    with pytest.raises(HvdctlError, match="link is a link"):
+        jobs.pull(cluster, "data/config", here / "link")
+    (here / "data").symlink_to(prey)
+    with pytest.raises(HvdctlError, match="data is a link"):
+        jobs.pull(cluster, "data", here)
+    (here / "config").symlink_to(prey / "config")
+    with pytest.raises(HvdctlError, match="config is a link"):
+        jobs.pull(cluster, "data/config", here)
+    assert unharmed(prey)
+    # What is above the target is the user's own.
+    (here / "way").symlink_to(tmp_path)
+    jobs.pull(cluster, "data", here / "way" / "results")
+    assert tree(tmp_path / "results") == ["data/config"]
+
+
+def test_pull_tells_what_is_not_there_and_what_is_too_much(
+    hvdctl: Hvdctl, cluster: Cluster, head: Head, tmp_path: Path
+) -> None:
+    missing = hvdctl("pull", "gone", "--name", "demo")
+    assert (missing.code, f"there is no {head.share}/gone on the share" in missing.err) == (2, True)
+    (head.share / "latest").symlink_to("gone")
+    linked = hvdctl("pull", "latest", "--name", "demo")
+    assert (linked.code, "is a link or a device" in linked.err) == (2, True)
+    with (head.share / "big").open("wb") as file:
+        file.truncate(20 * 2**30)
+    big = hvdctl("pull", "big", "--name", "demo")
+    assert big.code == 1
+    assert "holds 20.0 GiB, over the limit of 10.0 GiB; nothing was copied" in big.err
+    assert "--max-size 20g" in big.err
+    (head.share / "some").mkdir()
+    (head.share / "some" / "good").write_text("x")
+    (head.share / "some" / "link").symlink_to("good")
+    (head.share / "some" / "a\nb").write_text("x")
+    partly = hvdctl("pull", "some", "in/", "--name", "demo", "--json")
+    assert partly.code == 1
+    assert "left out (not a file or folder): some/link" in partly.err
+    assert r"some/a\nb" in partly.err
+    assert tree(tmp_path / "here" / "in") == ["some/good"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (b"runs/1/ok \xc3\xa9 \xf0\x9f\x98\x80", ""),
+        (b"/etc/passwd", "its name is no path"),
+        (b"a/../b", "its name is no path"),
+        (b"a//b", "its name is no path"),
+        (b"x" * 256, "its path is longer than 1024 bytes"),
+        (b"a\x85", "its name is not UTF-8"),
+        ("a\x85".encode(), "its name has control characters"),
+    ],
+)
+def test_names(name: bytes, why: str) -> None:
+    assert incoming.unfit(name) == why
