@@ -9,11 +9,14 @@ HERMETIC := tests/contract tests/unit --numprocesses=$$(($$(nproc) + 1)) --dist=
 TIMES  := .ci-times
 TIMED   = @$(PYTHON) scripts/ci_times.py run $@ --
 PYTEST  = $(BIN)/pytest --junitxml=$(TIMES)/$@.xml
-# Arguments for the script of demo, bench-up, bench-scaling or reproduce, e.g. make bench-up ARGS="--rounds 1 --nodes 2"
+# Arguments for the script of demo, bench-up, bench-scaling, reproduce, fuzz, torture or lock: make bench-up ARGS="--rounds 1 --nodes 2"
 ARGS   :=
+# Time for fuzz and torture
+MINUTES := 5
+SEED   :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine demo test lanes test-setup lint unit quick coverage browser e2e vm format bench-up bench-scaling reproduce clean
+.PHONY: help setup engine demo test lanes test-setup lint unit quick coverage browser e2e vm format bench-up bench-scaling reproduce fuzz torture lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -63,9 +66,18 @@ bench-scaling: setup ## judge bench: errors of predictions, share of the link, o
 reproduce: setup ## the published experiments on emulated GPUs, into docs/results; about an hour
 	@$(BIN)/python scripts/reproduce.py $(ARGS)
 
+torture: setup ## faults at random moments for MINUTES (5): nothing is lost, left over or made twice
+	@$(BIN)/python scripts/torture.py --minutes $(MINUTES) $(ARGS)
+
+fuzz: $(VENV)/.developers ## odd inputs for MINUTES (5): no traceback, nothing made; SEED repeats them
+	@$(BIN)/python scripts/fuzz.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 format: $(VENV)/.developers ## format Python and Terraform
 	@$(BIN)/ruff format -q $(SRC) && $(BIN)/ruff check -q --fix $(SRC)
 	@$$($(BIN)/python -c "from hvdctl import terraform; print(terraform.binary())") fmt -recursive infra
+
+lock: $(VENV)/.developers ## after a change of images/versions.toml: the hashes of all packages, from pip's own index
+	@$(BIN)/python scripts/lock.py $(ARGS)
 
 engine: ## start a Docker engine if none answers
 	@scripts/engine.sh
