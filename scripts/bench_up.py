@@ -19,7 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hvdctl import engine, images, keys, ssh
+from hvdctl import engine, images, keys, owner, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.progress import Silent
 from hvdctl.sites import local
@@ -114,7 +114,7 @@ def floor(count: int, image: str) -> float:
         )
 
         def start(number: int) -> Node:
-            made = client.containers.create(image, labels={local.LABEL: NAME})
+            made = client.containers.create(image, labels={local.LABEL: NAME, **owner.this().labels})
             made.put_archive(SSH_FOLDER, files)
             made.start()
             made.reload()

@@ -115,14 +115,19 @@ def finish(command: list[str]) -> int:
     """
     setpriv = shutil.which("setpriv")
     child: subprocess.Popen[bytes] | None = None
+    ended = False
 
     def end(*_: object) -> None:
+        nonlocal ended
+        ended = True
         if child:
             child.terminate()
 
     before = signal.signal(signal.SIGTERM, end)
     try:
         child = subprocess.Popen([setpriv, "--pdeathsig", "TERM", *command] if setpriv else command)
+        if ended:  # the signal came before this process knew the child
+            child.terminate()
         while True:
             # A terminal sends Ctrl-C to the child too, whose last lines are worth waiting for.
             with contextlib.suppress(KeyboardInterrupt):

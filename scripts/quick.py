@@ -56,7 +56,7 @@ def main() -> int:
     chosen, left = fitting(order(ROOT, files), durations(ROOT / ".ci-times" / "unit.xml"), args.seconds)
     if chosen:
         print(f"tests: {len(chosen)} files", flush=True)
-        failed += run("tests", [str(BIN / "pytest"), "-q", "--numprocesses=auto", "--dist=worksteal", *chosen])
+        failed += run("tests", [str(BIN / "pytest"), "--numprocesses=auto", "--dist=worksteal", *chosen])
     if left:
         print(f"left out for time: {len(left)} files that are further from the change; `make unit` runs all")
     print(f"{'failed: ' + ', '.join(failed) if failed else 'good'} ({time.monotonic() - began:.0f} s)")

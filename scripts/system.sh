@@ -25,6 +25,8 @@ main() {
     for entry in "${wanted[@]}"; do
         have "${entry%%:*}" || missing+=("${entry##*:}")
     done
+    # debootstrap only recommends it.
+    [[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] || missing+=(debian-archive-keyring)
     "${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
     ((${#missing[@]} == 0)) && return
     [[ -z $check ]] || exit 1

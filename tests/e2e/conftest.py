@@ -27,7 +27,15 @@ PATIENCE = 240.0
 # Files whose tests share the cluster `pair`.
 ON_PAIR = {"test_run", "test_top", "test_training"}
 # Files whose tests share nothing that takes long to set up.
-ALONE = {"test_bench_models", "test_images", "test_lifecycle", "test_registry"}
+ALONE = {
+    "test_bench_models",
+    "test_images",
+    "test_lifecycle",
+    "test_ownership",
+    "test_registry",
+    "test_scripts",
+    "test_upgrade",
+}
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -93,7 +101,15 @@ class Hvdctl:
         return {node["name"]: node["id"] for node in self("status", "--json", code=None).data["nodes"]}
 
     def left(self) -> list[str]:
-        return local.leftovers(self.name)
+        """Everything on the engine that has the cluster's name, whoever made it."""
+        return [claim.thing for claim in local.claims(self.name)]
+
+    @contextlib.contextmanager
+    def owned(self) -> Iterator[None]:
+        """In this process too, things of this home are ours."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HVDCTL_HOME", str(self.home))
+            yield
 
     def processes(self, word: str) -> list[str]:
         """What runs on any node with this word in its command line."""
@@ -204,6 +220,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hvdctl]:
 
 
 def remove(made: Hvdctl) -> None:
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception), made.owned():
         local.sweep(made.name, keep_data=False, step=Silent())
     assert made.left() == []

@@ -113,7 +113,10 @@ class Emulator:
     def ask(self, path: str, method: str = "GET", body: str | None = None) -> str:
         """The answer of the service itself: imec's client takes most of a second of CPU time for each look."""
         asked = urllib.request.Request(
-            urljoin(self.told["url"], f"{BASE}{path}"), method=method, data=None if body is None else body.encode()
+            urljoin(self.told["url"], f"{BASE}{path}"),
+            method=method,
+            data=None if body is None else body.encode(),
+            headers={"Content-Type": "application/json"},
         )
         handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
         if self.told["ca"]:

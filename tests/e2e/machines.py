@@ -6,6 +6,7 @@ import re
 import subprocess
 from typing import Any
 
+from hvdctl import qemu
 from hvdctl.sites import vm
 
 from .conftest import Hvdctl
@@ -17,7 +18,13 @@ class Machines(Hvdctl):
     report: dict[str, Any]
 
     def left(self) -> list[str]:
-        return vm.leftovers(self.name)
+        with self.owned():
+            return vm.leftovers(self.name)
+
+    def running(self) -> dict[str, int]:
+        """The processes of its machines, by node."""
+        with self.owned():
+            return qemu.running(self.name)
 
     def on(self, machine: str, script: str, code: int | None = 0, timeout: float = 300) -> str:
         """Run a script on a machine itself, as root."""

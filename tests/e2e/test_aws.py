@@ -23,7 +23,7 @@ from typing import Any
 import boto3
 import pytest
 import yaml
-from hvdctl import pipeline, plugin
+from hvdctl import owner, pipeline, plugin
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, PhaseError, UsageError
 from hvdctl.progress import Silent
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.aws
 
 REGION = "eu-west-1"
 DEBIAN = "136693071363"
-TAGS = {"hvdctl.cluster", "hvdctl.name", "hvdctl.until", "team"}
+TAGS = {"hvdctl.cluster", "hvdctl.name", "hvdctl.until", "hvdctl.owner", "hvdctl.owner-name", "team"}
 # moto has no placement groups.
 OPTIONS = {"placement_group": False, "admit": "203.0.113.7", "ttl": "8h"}
 
@@ -142,7 +142,7 @@ class Machines:
             key=(cluster.key().public, str(cluster.key().private)),
             host_keys={name: (pair.public, str(pair.private)) for name, pair in pairs.items()},
         )
-        return made | {"labels": {"team": "blue"}}
+        return made | {"labels": owner.this().labels | {"team": "blue"}}
 
     def apply(self, nodes: int, **options: object) -> list[Node]:
         outcome = self.terraform.apply(self.variables(nodes, **options), lambda _: None)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pexpect
 import pytest
+from hvdctl import process
 from hvdctl.gpulab.emulator import pki
 
 from .conftest import SCRIPTS, Hvdctl, Output, Result, asked, wait_for
@@ -68,6 +69,7 @@ def cluster(gpulab: Emulator, faults: Path, home: Path) -> Iterator[Jobs]:
     if made.folder.exists():
         made("down", "-y", code=None)
     assert made.active() == {}
+    assert not process.with_variable(f"HVDCTL_HOME={home}"), "no connection to the bastion is left open"
 
 
 @contextlib.contextmanager
@@ -106,8 +108,8 @@ def test_four_jobs_of_one_gpu(hvdctl: Jobs) -> None:
     seen = {job["name"].split("-")[-2]: job["uuid"] for job in hvdctl.jobs()}
     assert seen == hvdctl.ids(), "imec's client and ours see the same jobs"
     for launcher in ("mpi", "torch"):
-        told = hvdctl("run", "--launcher", launcher, "--", "python", "allreduce.py").out
-        assert told.count(f"sum 10 of 4 by {launcher}") == 4
+        told = hvdctl("run", "--launcher", launcher, "--", "python", "meet.py").out
+        assert told.count("sum 10 of 4") == 4
     assert "an emulator, its GPUs are only counted" in hvdctl("status").out
     # Its other lines are about this machine, which may be busy.
     assert "12 of 12 pairs of nodes reach each other" in hvdctl("check", code=None).out
@@ -346,7 +348,7 @@ def test_interrupted_while_jobs_wait(tmp_path: Path) -> None:
         told = output.rest()
         assert waiting.returncode == 130, told
         assert "0 left" in hvdctl("down", "-y").out
-        assert os.listdir(hvdctl.home) == []  # noqa: PTH208
+        assert set(os.listdir(hvdctl.home)) <= {".owner"}  # noqa: PTH208
 
 
 def test_what_a_killed_emulator_left_goes_with_down(tmp_path: Path) -> None:

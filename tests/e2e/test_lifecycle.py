@@ -127,8 +127,32 @@ def test_a_folder_as_share(hvdctl: Hvdctl, tmp_path: Path) -> None:
     hvdctl("up", "--nodes", "2", "--share", str(share))
     hvdctl("exec", "node1", "--", "touch", "/shared/from-node1")
     assert (share / "from-node1").exists()
+    # Others use the folder too: what they install there does not run in our ranks, what we install does.
+    (share / "python").mkdir()
+    (share / "python" / "sitecustomize.py").write_text("print('theirs')\n")
+    hvdctl("exec", "node0", "--", "sh", "-c", "echo word = 1 > ~/python/of_ours.py")
+    python = ("exec", "node1", "--", "python", "-c")
+    assert hvdctl(*python, "import of_ours; print(of_ours.word)").out == "1\n"
     hvdctl("down", "-y")
     assert (share / "from-node1").exists()
+
+
+def test_down_keeps_what_it_could_not_bring_home(hvdctl: Hvdctl, tmp_path: Path) -> None:
+    hvdctl("up", "--nodes", "1")
+    hvdctl("run", "--workdir", str(tmp_path), "--", "true")
+    planted = "mkdir -p /shared/bench/b /shared/runs/2; echo {} >/shared/bench/b/results.jsonl; "
+    planted += ": >/shared/runs/2/run.json; ln -s /root /shared/runs/99"
+    hvdctl("exec", "--", "sh", "-c", planted)
+    assert {row["id"]: row["state"] for row in hvdctl("jobs", "--json").data} == {1: "succeeded", 2: "unreadable"}
+    engine.client().containers.get(local.name_of(hvdctl.name, "node0")).kill()
+    refused = hvdctl("down", "-y", code=1)
+    assert "nothing was removed" in refused.err
+    assert f"hvdctl up --name {hvdctl.name}" in refused.err
+    assert _engine_has(hvdctl, "volume")
+    hvdctl("up")
+    assert "0 left" in hvdctl("down", "-y").out
+    assert (hvdctl.folder / "bench" / "b" / "results.jsonl").read_text() == "{}\n"
+    assert sorted(folder.name for folder in (hvdctl.folder / "runs").iterdir()) == ["1", "2"]
 
 
 def _engine_has(hvdctl: Hvdctl, kind: str) -> bool:

@@ -148,7 +148,7 @@ def test_bad_requests_start_nothing(pair: Hvdctl) -> None:
     before = pair("jobs", "--json").data
     assert "2 slots" in pair("run", "--np", "3", "--", "true", code=2).err
     assert "horovod, mpi, torch" in pair("run", "--launcher", "slurm", "--", "true", code=2).err
-    assert "NAME=VALUE" in pair("run", "--env", "novalue", "--", "true", code=2).err
+    assert "novalue=VALUE" in pair("run", "--env", "novalue", "--", "true", code=2).err
     assert "no such folder" in pair("run", "--workdir", "/does/not/exist", "--", "true", code=2).err
     assert "no run 999" in pair("logs", "999", code=2).err
     assert pair("jobs", "--json").data == before
@@ -196,6 +196,21 @@ def test_a_changed_host_key_is_refused(pair: Hvdctl, tmp_path: Path) -> None:
     finally:
         known.write_text(right)
         known.chmod(0o600)
+
+
+@pytest.mark.parametrize("launcher", ["horovod", "mpi", "torch"])
+def test_a_launcher_gives_nothing_to_a_node_with_another_host_key(pair: Hvdctl, launcher: str) -> None:
+    """The head knows the keys of both nodes, here each under the name of the other."""
+    swap = "s/^node0/nodeX/; s/^node1/node0/; s/^nodeX/node1/"
+    _on_head(pair, f"cp ~/.ssh/known_hosts ~/right && sed -i '{swap}' ~/.ssh/known_hosts")
+    try:
+        done = pair("run", "--launcher", launcher, "--", "touch", f"/home/hvd/given-{launcher}", code=None)
+        assert done.code != 0
+        there = pair("exec", "node1", "--", "ls", "/home/hvd").out
+        assert f"given-{launcher}" not in there
+    finally:
+        _on_head(pair, "cp ~/right ~/.ssh/known_hosts")
+    assert pair("run", "--launcher", launcher, "--", "true").code == 0
 
 
 def _on_head(hvdctl: Hvdctl, command: str) -> str:

@@ -140,3 +140,15 @@ def test_what_a_lane_leaves_running_does_not_keep_the_lock(times: ModuleType, tm
         assert times.hold(tmp_path, ["true"], *locks(tmp_path)) == 0
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+def test_a_sigterm_that_comes_as_the_lane_starts_ends_it(times: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = subprocess.Popen
+
+    def signalled(command: list[str]) -> subprocess.Popen[bytes]:
+        child = real(command)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return child
+
+    monkeypatch.setattr(times.subprocess, "Popen", signalled)
+    assert times.finish(["sleep", "60"]) == -signal.SIGTERM

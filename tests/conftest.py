@@ -1,0 +1,42 @@
+"""What holds for all tests: Terraform is found, doubles follow real signatures, and in CI nothing is skipped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hvdctl import terraform_release
+
+from .doubles import StrictMonkeyPatch
+
+
+def pytest_configure() -> None:
+    """Tests call `terraform`; the one that set-up downloaded is not on PATH."""
+    if not shutil.which("terraform") and (found := terraform_release.find()):
+        os.environ["PATH"] = f"{Path(found).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """In CI a missing tool is a failure: set-up should have installed it."""
+    report: pytest.TestReport = yield
+    if report.skipped and os.environ.get("CI") and not hasattr(report, "wasxfail") and not allowed(item):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but in CI no test may be: {report.longrepr}"
+    return report
+
+
+def allowed(item: pytest.Item) -> bool:
+    return item.get_closest_marker("optional") is not None
+
+
+@pytest.fixture
+def monkeypatch() -> Iterator[pytest.MonkeyPatch]:
+    """pytest's own fixture, which refuses doubles with another signature."""
+    patch = StrictMonkeyPatch()
+    yield patch
+    patch.undo()
