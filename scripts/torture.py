@@ -311,7 +311,9 @@ def nothing_left(round_: Round) -> None:
     folder = round_.campaign.home / round_.name
     if files := [entry.name for entry in folder.glob("*") if entry.name not in ("runs", "bench")]:
         raise Failure(f"left in the cluster's folder: {', '.join(files)}")
-    if files := [entry.name for entry in (round_.campaign.work / "tmp").iterdir()]:
+    temporary = round_.campaign.work / "tmp"
+    # hvdctl's own folder there stays, and is empty.
+    if files := [entry.name for entry in temporary.rglob("*") if entry != temporary / f"hvdctl-{os.getuid()}"]:
         raise Failure(f"left in the temporary folder: {', '.join(files)}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import itertools
 import json
@@ -262,7 +263,8 @@ def _server(socket: Path, engine: FakeEngine) -> socketserver.BaseServer:
             stat = base64.b64encode(b'{"name": "ssh", "size": 0, "mode": 0}').decode()
             self.send_header("X-Docker-Container-Path-Stat", stat)
             self.end_headers()
-            self.wfile.write(data)
+            with contextlib.suppress(BrokenPipeError):  # the caller was interrupted
+                self.wfile.write(data)
 
         do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _serve
 

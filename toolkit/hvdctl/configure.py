@@ -6,13 +6,12 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hvdctl import interrupts, paths, process, verbatim
+from hvdctl import interrupts, paths, process, scratch, verbatim
 from hvdctl.cluster import Cluster, write
 from hvdctl.errors import PhaseError
 
@@ -66,7 +65,7 @@ def play(
     write(work / "env" / "extravars", verbatim.dump(variables))
 
     # A socket's path must be short, that of a cluster's folder need not be.
-    with log_file.open("a", encoding="utf-8") as log, tempfile.TemporaryDirectory(prefix="hvdctl-") as sockets:
+    with log_file.open("a", encoding="utf-8") as log, scratch.folder() as sockets:
 
         def take(event: dict[str, Any]) -> bool:
             nonlocal changes
@@ -167,7 +166,7 @@ def _json(stdout: object) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _environment(work: Path, sockets: str) -> dict[str, str]:
+def _environment(work: Path, sockets: Path) -> dict[str, str]:
     # ansible-playbook lies beside the interpreter, which need not be on PATH.
     search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return {
@@ -176,7 +175,7 @@ def _environment(work: Path, sockets: str) -> dict[str, str]:
         "ANSIBLE_HOME": str(work / "home"),
         # ansible-runner turns it off unless it is set here, and the environment wins over ansible.cfg.
         "ANSIBLE_HOST_KEY_CHECKING": "True",
-        _SOCKETS: sockets,
+        _SOCKETS: str(sockets),
         "ANSIBLE_ROLES_PATH": str(paths.asset("playbooks", "roles")),
         "LC_ALL": "C.UTF-8",
     }

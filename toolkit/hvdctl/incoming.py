@@ -13,7 +13,6 @@ import shlex
 import shutil
 import stat
 import subprocess
-import tempfile
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -233,11 +232,6 @@ def reason(said: Sequence[str]) -> str:
     lines = [line for line in said if line.strip()]
     told = next((line for line in lines if "rsync error" not in line), lines[-1] if lines else "no reason given")
     return shown(told)
-
-
-def empty() -> tempfile.TemporaryDirectory[str]:
-    """A folder that holds nothing, to list against."""
-    return tempfile.TemporaryDirectory(prefix="hvdctl-")
 
 
 def _argv(cluster: Cluster, words: Sequence[str], base: str, target: str | Path) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from hvdctl import incoming, inventory, process, providers, records, redact, ssh
+from hvdctl import incoming, inventory, process, providers, records, redact, scratch, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, JobFailed, UsageError
 from hvdctl.profile import Profile
@@ -321,7 +321,7 @@ def pull(
     remote = on_share(source)
     base, name = str(remote.parent), remote.name
     incoming.refuse_links(target, [])
-    with incoming.empty() as nothing:
+    with scratch.folder() as nothing:
         things, skipped = incoming.listed(cluster, base, [name], target if target.is_dir() else nothing)
     if not things:
         raise UsageError(

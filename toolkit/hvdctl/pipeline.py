@@ -27,6 +27,7 @@ from hvdctl import (
     providers,
     reach,
     rescue,
+    scratch,
     ssh,
     verbatim,
 )
@@ -234,6 +235,7 @@ def _held(cluster: Cluster) -> Iterator[None]:
     """Hold the cluster; where it was not there and came to nothing, leave nothing of it but the log of an error."""
     was_there = cluster.exists or cluster.terraform.exists()
     with cluster.locked(command_line()):
+        scratch.sweep()
         try:
             yield
         except HvdctlError as error:

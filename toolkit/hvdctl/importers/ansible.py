@@ -7,12 +7,11 @@ import os
 import re
 import shlex
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvdctl import paths, process
+from hvdctl import paths, process, scratch
 from hvdctl.errors import PhaseError, UsageError
 from hvdctl.importers.found import Imported, Source
 
@@ -46,13 +45,13 @@ def _listed(source: Source) -> dict[str, Any]:
     program = Path(sys.executable).parent / "ansible-inventory"
     plugin = "yaml" if source.path and source.path.suffix.lower() in {".yml", ".yaml"} else "ini,yaml"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
-    with tempfile.TemporaryDirectory(prefix="hvdctl-") as home:
+    with scratch.folder() as home:
         done = process.capture(
             [program, "--list", "--inventory", str((source.path or Path()).absolute())],
             env=kept
             | {
                 "ANSIBLE_CONFIG": str(paths.asset("playbooks", "ansible.cfg")),
-                "ANSIBLE_HOME": home,
+                "ANSIBLE_HOME": str(home),
                 "ANSIBLE_INVENTORY_ENABLED": plugin,
                 "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
                 "ANSIBLE_NOCOLOR": "1",

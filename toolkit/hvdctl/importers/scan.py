@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hvdctl import inventory, process, ssh
+from hvdctl import inventory, process, scratch, ssh
 from hvdctl.cluster import write
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.sites.hosts import OPENSSH, Host, in_known_hosts, known_hosts, preference
@@ -19,12 +18,12 @@ _PATIENCE = 30.0
 
 def scan(hosts: Sequence[Host], key: Path | None = None) -> list[list[str]]:
     """The host keys that each host shows, as `type base64`; raise where one shows none, or not the known one."""
-    with tempfile.TemporaryDirectory(prefix="hvdctl-") as folder:
-        commands = [_command(host, key, Path(folder) / str(index)) for index, host in enumerate(hosts)]
+    with scratch.folder() as folder:
+        commands = [_command(host, key, folder / str(index)) for index, host in enumerate(hosts)]
         answers = process.gather(commands, timeout=_PATIENCE)
         # ssh-keyscan prints the keys; ssh, which alone goes through jump hosts, keeps them in a file.
         texts = [
-            _text(Path(folder) / f"{index}.known_hosts") if host.proxy else answer.stdout
+            _text(folder / f"{index}.known_hosts") if host.proxy else answer.stdout
             for index, (host, answer) in enumerate(zip(hosts, answers, strict=True))
         ]
     found = [_keys(text) for text in texts]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import tempfile
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 
-from hvdctl import inventory, owner, ssh
+from hvdctl import inventory, owner, scratch, ssh
 from hvdctl.cluster import Cluster, Node, write
 from hvdctl.providers import Access
 from hvdctl.sites.hosts import Host
@@ -62,11 +60,11 @@ def _ask(cluster: str, nodes: Sequence[Node], access: Access) -> list[subprocess
     """The answer of each host, with the very SSH settings that the cluster will have."""
     names = [inventory.ssh_host(node.name, node.kind) for node in nodes]
     keys = {name: access.host_keys[node.name] for name, node in zip(names, nodes, strict=True)}
-    with tempfile.TemporaryDirectory(prefix="hvdctl-") as folder:
-        config, known = Path(folder) / "config", Path(folder) / "known_hosts"
+    with scratch.folder() as folder:
+        config, known = folder / "config", folder / "known_hosts"
         write(known, inventory.known_hosts(cluster, keys))
         # The cluster's own key is for its containers, which are not there yet.
-        write(config, inventory.ssh_config(cluster, nodes, Path(folder) / "none", known, access))
+        write(config, inventory.ssh_config(cluster, nodes, folder / "none", known, access))
         login = ssh.words(config)
         scripts = [shlex.join(["sh", "-c", _SCRIPT, "sh", node.private_address, cluster]) for node in nodes]
         commands = [[*login, name, "--", script] for name, script in zip(names, scripts, strict=True)]

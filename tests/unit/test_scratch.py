@@ -1,0 +1,55 @@
+"""Temporary folders go with their hvdctl, however it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hvdctl import paths, scratch
+
+KEEP = """
+import sys
+from hvdctl import scratch
+with scratch.folder() as made:
+    print(made, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+def test_a_folder_is_private_and_gone_at_the_end() -> None:
+    with scratch.folder() as made:
+        (made / "file").write_text("text")
+        assert made.stat().st_mode & 0o777 == 0o700
+    assert list(paths.runtime().iterdir()) == []
+
+
+def test_a_killed_hvdctl_leaves_a_folder_that_the_next_one_removes() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", KEEP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout
+        theirs = Path(other.stdout.readline().strip())
+        with scratch.folder() as ours:
+            assert theirs.is_dir() and theirs.parent == ours.parent
+        other.kill()
+        other.wait()
+    assert theirs.is_dir()
+    scratch.sweep()
+    assert not theirs.exists()
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    (paths.runtime() / "scratch-link").symlink_to(tmp_path / "kept")
+    scratch.sweep()
+    assert (tmp_path / "kept" / "file").exists()
