@@ -129,8 +129,12 @@ def distances(modules: dict[str, Path], start: set[str]) -> dict[str, int]:
 
 def imports(path: Path) -> set[str]:
     """The modules that a file imports anywhere, also within functions."""
+    try:
+        tree = ast.parse(path.read_text())
+    except SyntaxError:
+        return set()  # ruff has reported it
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import re
 import shutil
+import socketserver
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hvdctl import engine, graph, imagebuild, imageparts, imageplan, images, nodefiles, paths, wheels
-from hvdctl.errors import PhaseError, ToolMissing, UsageError
+from hvdctl import debian, engine, graph, imagebuild, imageparts, imageplan, images, nodefiles, paths, process, wheels
+from hvdctl.errors import HvdctlError, PhaseError, ToolMissing, UsageError
 from hvdctl.progress import Silent
 
 
@@ -359,3 +362,82 @@ def test_a_socket_without_permission_has_its_own_hint() -> None:
     error = RuntimeError("while fetching the version")
     error.__cause__ = PermissionError(13, "Permission denied")
     assert "group docker" in engine.unreachable(error).hint
+
+
+class FailingEngine(BaseHTTPRequestHandler):
+    """An engine that ends in the middle of a build, and whose disk is full when a file system is imported."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self.answer(200, b"")
+
+    def do_GET(self) -> None:
+        self.answer(200, b"[]" if "/images/json" in self.path else b'{"ApiVersion": "1.41"}')
+
+    def do_POST(self) -> None:
+        self.close_connection = True
+        if "fromSrc" in self.path:
+            self.answer(500, b'{"message": "Error processing tar file: write /x: no space left on device"}')
+            return
+        self.rfile.read(1)
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        chunk = b'{"stream": "Step 1/2\\n"}\r\n'
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+
+    def answer(self, code: int, data: bytes) -> None:
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def address_string(self) -> str:
+        return "engine"
+
+
+@pytest.fixture
+def failing_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/engine.sock")
+    monkeypatch.setenv("HVDCTL_CACHE", str(tmp_path))
+    with socketserver.ThreadingUnixStreamServer(f"{tmp_path}/engine.sock", FailingEngine) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield
+        server.shutdown()
+
+
+def test_an_engine_that_dies_during_a_build_is_one_clear_line(failing_engine: None) -> None:
+    part = imageparts.machine(imageplan.plan_of("pytorch"))
+    with pytest.raises(ToolMissing, match=r"^hvdctl/vm:\w+ was not built: no Docker engine answers") as caught:
+        part.make(Silent(), False)
+    assert "start it with" in caught.value.hint
+    assert caught.value.log is not None and "Step 1/2" in caught.value.log.read_text()
+
+
+def test_an_engine_without_room_for_debian_is_one_clear_line(
+    failing_engine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tree_in(argv: list[Any], say: Callable[[str], None], what: str) -> None:
+        if what == "tar":
+            Path(argv[argv.index("-cf") + 1]).touch()
+
+    monkeypatch.setattr(debian, "pull", lambda image: False)
+    monkeypatch.setattr(debian, "_as_root", list)
+    monkeypatch.setattr(debian, "_do", tree_in)
+    monkeypatch.setattr(process, "tool", lambda name, hint="": name)
+    (part,) = imageparts.machine(imageplan.plan_of("pytorch")).needs
+    with pytest.raises(HvdctlError, match=r"^hvdctl/debian:[\w-]+ was not built: the disk is full$") as caught:
+        part.make(Silent(), False)
+    assert "docker image prune" in caught.value.hint
+
+
+def test_a_long_command_is_cut_in_the_message_only(tmp_path: Path) -> None:
+    error = f"The command '/bin/sh -c {'apt-get update && ' * 20}' returned a non-zero code: 100"
+    lines, _ = heard(tmp_path, {"stream": "E: Unable to locate package tini\n"}, {"error": error})
+    failure = lines.failure("hvdctl/x:1")
+    assert len(failure.message) < 200 and "returned a non-zero code: 100" in failure.message
+    assert failure.log is not None and error in failure.log.read_text()

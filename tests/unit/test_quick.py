@@ -53,6 +53,12 @@ def test_changed_and_new_files_are_found(quick: ModuleType, repository: Path) ->
     assert quick.changed(repository, "HEAD") == ["toolkit/pkg/new.py", "toolkit/pkg/spec.py"]
 
 
+def test_a_file_that_is_no_python_stops_nothing(quick: ModuleType, repository: Path) -> None:
+    (repository / "toolkit/pkg/spec.py").write_text("x = (\n")
+    chosen = quick.order(repository, ["toolkit/pkg/spec.py"])
+    assert chosen[0] == "tests/unit/test_spec.py"
+
+
 @pytest.mark.parametrize(
     ("file", "tests"),
     [

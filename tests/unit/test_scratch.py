@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hvdctl import paths, scratch
@@ -45,6 +46,22 @@ def test_a_killed_hvdctl_leaves_a_folder_that_the_next_one_removes() -> None:
     assert theirs.is_dir()
     scratch.sweep()
     assert not theirs.exists()
+
+
+def test_a_folder_that_is_removed_before_it_is_held_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = tempfile.mkdtemp
+    made: list[str] = []
+
+    def mkdtemp(**words: Any) -> str:
+        made.append(real(**words))
+        if len(made) == 1:
+            Path(made[0]).rmdir()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
+    with scratch.folder() as ours:
+        assert str(ours) == made[1]
+        assert ours.is_dir()
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

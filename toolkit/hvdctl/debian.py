@@ -63,16 +63,13 @@ def parent(client: DockerClient, image: str, suite: str, say: Callable[[str], No
 
 def pull(image: str) -> bool:
     """Whether the image could be pulled; a registry that is silent for some seconds counts as none."""
-    from docker.errors import DockerException
-    from requests.exceptions import RequestException
-
     repository, tag = image.rsplit(":", 1)
     hasty = engine.client(timeout=REGISTRY_PATIENCE)
     try:
         for event in hasty.api.pull(repository, tag, stream=True, decode=True):
             if "error" in event:
                 return False
-    except (DockerException, RequestException, OSError):
+    except engine.failures():
         return False
     finally:
         hasty.close()

@@ -21,15 +21,23 @@ _OF_THIS_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errn
 def client(timeout: float = 60) -> DockerClient:
     """A client of the engine that answers now; `timeout` is how long one answer may take, in seconds."""
     import docker
-    from docker.errors import DockerException
 
     try:
         # The engine at hand may be older than the SDK: agree on the version with it.
         found = docker.from_env(version="auto", timeout=int(timeout))
         found.ping()
-    except (DockerException, OSError) as error:
+    except failures() as error:
         raise _here(error) or unreachable(error) from error
     return found
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """Return what the Docker SDK raises if the engine refuses, does not answer, or ends in the middle of an answer."""
+    from docker.errors import DockerException
+    from urllib3.exceptions import HTTPError
+
+    # Errors of requests are OSErrors. Those of urllib3 are not, and come through when an answer is read in parts.
+    return (DockerException, HTTPError, OSError)
 
 
 def url() -> str:

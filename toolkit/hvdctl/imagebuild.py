@@ -23,6 +23,8 @@ Content = bytes | Path
 _PERCENT = re.compile(r"^\s*\[\s*(\d+)%\]")
 _TROUBLE = re.compile(r"\b(error|fatal|failed|cannot|can't|unable|no such|not found)\b", re.IGNORECASE)
 _FULL = "no space left on device"
+# Some instructions of a Dockerfile have many lines; the log has all of them.
+_LONG_COMMAND = re.compile(r"(The command '.{60}).*(?=' returned)", re.DOTALL)
 
 
 class Builder:
@@ -46,9 +48,6 @@ class Builder:
         dockerfile: str = "Dockerfile",
     ) -> None:
         """Build names[kind] from the context, which maps file names to bytes or to files on disk."""
-        import docker.errors
-        import requests.exceptions
-
         name = names[kind]
         labels = {
             **self._labels,
@@ -58,26 +57,22 @@ class Builder:
         if kind in ("debian", "base", "toolchain", "labfiles", "vm"):
             labels["hvdctl.framework"] = ""
         heard = Lines(self.log, step)
-        try:
-            with packed(context) as archive:
-                step.update("sending files")
-                events = self._client.api.build(
-                    fileobj=archive,
-                    custom_context=True,
-                    dockerfile=dockerfile,
-                    tag=name,
-                    buildargs=dict(arguments),
-                    labels=labels,
-                    nocache=self._fresh,
-                    rm=True,
-                    forcerm=True,
-                    decode=True,
-                )
-                for event in events:
-                    heard.event(event)
-        except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
-            known = engine.describe(error)
-            raise type(known)(f"{name} was not built: {known.message}", hint=known.hint, log=self.log) from error
+        with packed(context) as archive:
+            step.update("sending files")
+            events = self._client.api.build(
+                fileobj=archive,
+                custom_context=True,
+                dockerfile=dockerfile,
+                tag=name,
+                buildargs=dict(arguments),
+                labels=labels,
+                nocache=self._fresh,
+                rm=True,
+                forcerm=True,
+                decode=True,
+            )
+            for event in events:
+                heard.event(event)
         if heard.error or not heard.finished:
             raise heard.failure(name)
 
@@ -139,9 +134,10 @@ class Lines:
                 log=self.log,
             )
         telling = [line for line in self._last if _TROUBLE.search(line) and line != self.error]
+        error = _LONG_COMMAND.sub(r"\1 ...", self.error)
         shown = telling[-3:] or [line for line in self._last if line != self.error][-3:]
         return PhaseError(
-            "\n  ".join([f"{name} was not built: {self.error}", *(line[:200] for line in shown)]),
+            "\n  ".join([f"{name} was not built: {error}", *(line[:200] for line in shown)]),
             hint="run it again after a fix: finished steps are kept",
             log=self.log,
         )

@@ -195,9 +195,14 @@ def _there(plan: Plan, kind: str) -> Callable[[DockerClient], bool]:
 @contextmanager
 def _builder(plan: Plan, kind: str, fresh: bool) -> Iterator[tuple[DockerClient, Builder]]:
     """A builder with a connection and a log of its own, as other parts are built at the same time."""
+    name = plan.names[kind]
+    log = log_of(name)
     client = engine.client(timeout=PATIENCE)
     try:
-        yield client, Builder(client, log_of(plan.names[kind]), {"hvdctl.framework": plan.framework}, fresh=fresh)
+        yield client, Builder(client, log, {"hvdctl.framework": plan.framework}, fresh=fresh)
+    except engine.failures() as error:
+        known = engine.describe(error)
+        raise type(known)(f"{name} was not built: {known.message}", hint=known.hint, log=log) from error
     finally:
         client.close()
 

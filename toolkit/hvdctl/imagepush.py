@@ -309,16 +309,15 @@ def _has(held: Held, tag: str, wanted: dict[str, Any], *, arrived: bool = False)
 
 def main(argv: Sequence[str]) -> int:
     """Prints {"pushed": [...], "bytes": ..., "seconds": ...}; what the role `horovod` calls once for all machines."""
-    from docker.errors import DockerException
-
     ssh_config, image, *places = argv
     # Each machine has a login until the end.
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], min(limits[1], 4096)), limits[1]))
     addresses = dict(place.split("=", 1) for place in places)
+    expected: tuple[type[Exception], ...] = (HvdctlError, *engine.failures())
     try:
         done = push(Path(ssh_config), image, list(addresses), addresses)
-    except (HvdctlError, DockerException, OSError) as error:
+    except expected as error:
         told = error if isinstance(error, HvdctlError) else engine.describe(error)
         print(told.message, file=sys.stderr)  # noqa: T201 - a program of its own
         return 1

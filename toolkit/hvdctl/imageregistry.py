@@ -27,8 +27,6 @@ def check(target: str) -> tuple[str, str]:
 
 def push(reference: str, target: str, progress: Progress) -> str:
     """Send an image that the engine holds to a registry, with the engine's own login there; its name from then on."""
-    from docker.errors import DockerException
-
     name, tag = check(target)
     client = engine.client(timeout=3600)
     try:
@@ -44,7 +42,7 @@ def push(reference: str, target: str, progress: Progress) -> str:
                     image.tag(name, tag)
                 if not before:
                     client.images.remove(f"{name}:{tag}")
-    except DockerException as error:
+    except engine.failures() as error:
         known = engine.describe(error)
         raise type(known)(f"{name}:{tag} was not pushed: {known.message}", hint=known.hint) from error
     finally:

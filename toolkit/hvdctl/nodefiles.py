@@ -43,6 +43,7 @@ _ON_NODES = (
     "providers.py",
     "records.py",
     "redact.py",
+    "scratch.py",
     "spec.py",
     "ssh.py",
     "yamltext.py",

@@ -21,11 +21,15 @@ def folder() -> Iterator[Path]:
     sweep()
     while True:
         made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=paths.runtime()))
-        held = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+        # Another hvdctl may remove the folder before we hold it.
+        try:
+            held = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
         fcntl.flock(held, fcntl.LOCK_EX)
         if made.exists():
             break
-        os.close(held)  # another hvdctl removed the folder before we held it
+        os.close(held)
     try:
         yield made
     finally:

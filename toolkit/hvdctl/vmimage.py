@@ -100,20 +100,19 @@ def _build(plan: imageplan.Plan, wanted: qemu.Image, progress: Progress, rebuild
 
 def _clear(client: DockerClient, root: Path) -> None:
     """Remove what builds that were killed have left; it is our turn, so none of it is in use."""
-    from docker.errors import DockerException, NotFound
+    from docker.errors import NotFound
 
     try:
         for maker in client.containers.list(all=True, filters={"label": f"{_LABEL}={root}"}, ignore_removed=True):
             with contextlib.suppress(NotFound):
                 maker.remove(force=True, v=True)
-    except (DockerException, OSError) as error:
+    except engine.failures() as error:
         raise engine.describe(error) from error
     for folder in root.glob(f"{_MAKING}*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_disk(client: DockerClient, plan: imageplan.Plan, work: Path, log: Path, step: Step) -> None:
-    from docker.errors import DockerException
     from docker.types import Mount
 
     archive = work / "images.tar"
@@ -142,7 +141,7 @@ def _write_disk(client: DockerClient, plan: imageplan.Plan, work: Path, log: Pat
             said = maker.logs().decode(errors="replace")
         finally:
             maker.remove(force=True, v=True)
-    except (DockerException, OSError) as error:
+    except engine.failures() as error:
         raise engine.describe(error) from error
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(said)

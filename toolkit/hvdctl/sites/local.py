@@ -30,9 +30,7 @@ class Options(BaseModel):
 
 
 def _told(error: Exception) -> HvdctlError | None:
-    from docker.errors import DockerException
-
-    return engine.describe(error) if isinstance(error, DockerException | OSError) else None
+    return engine.describe(error) if isinstance(error, engine.failures()) else None
 
 
 _plainly = plainly(_told)

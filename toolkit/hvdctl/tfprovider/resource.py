@@ -6,12 +6,11 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from docker.errors import DockerException
 from tf.iface import CreateContext, DeleteContext, ImportContext, ReadContext, Resource, State, UpdateContext
 from tf.schema import Attribute
 from tf.types import Map, String
 
-from hvdctl import owner
+from hvdctl import engine, owner
 from hvdctl.errors import HvdctlError
 from hvdctl.sites import local
 
@@ -72,9 +71,10 @@ class EngineResource(Resource):  # type: ignore[misc]
 
     def _tried(self, ctx: Any, what: str, act: Callable[[], State | None], otherwise: State | None) -> State | None:
         """The outcome; on an error, a diagnostic and the state as it was before."""
+        expected: tuple[type[Exception], ...] = (HvdctlError, *engine.failures())
         try:
             return act()
-        except (DockerException, HvdctlError, OSError) as error:
+        except expected as error:
             ctx.diagnostics.add_error(f"can't {what}: {local.explain(error)}")
             return otherwise
 
