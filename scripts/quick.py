@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ast
 import os
+import re
 import subprocess
 import sys
 import time
@@ -43,6 +44,8 @@ ASSETS = {
     "scripts/system.sh": ("tests/unit/test_setup.py",),
     "scripts/ci_times.py": ("tests/unit/test_ci_times.py",),
     "scripts/quick.py": ("tests/unit/test_quick.py",),
+    "tests/conftest.py": ("tests/unit/test_doubles.py",),
+    "tests/doubles.py": ("tests/unit/test_doubles.py",),
 }
 
 
@@ -179,8 +182,11 @@ def lint(files: list[str]) -> list[str]:
         failed += run("ruff check", [str(BIN / "ruff"), "check", "-q", *python])
         failed += run("ruff format", [str(BIN / "ruff"), "format", "-q", "--check", *python])
         failed += run("mypy", [str(BIN / "mypy")], quiet=True)
-    if shell := [file for file in there if file.endswith(".sh")]:
+    if shell := [file for file in there if is_shell(ROOT / file)]:
         failed += run("shellcheck", [str(BIN / "shellcheck"), *shell])
+    if any(file.startswith("playbooks/") for file in files):
+        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+        failed += run("ansible-lint", [str(BIN / "ansible-lint"), "--offline", "-q", "playbooks"], PATH=path)
     if any(file.startswith("infra/") for file in files):
         binary = [str(BIN / "python"), "-c", "from hvdctl import terraform; print(terraform.binary())"]
         terraform = subprocess.run(binary, capture_output=True, text=True, check=True).stdout.strip()
@@ -188,9 +194,15 @@ def lint(files: list[str]) -> list[str]:
     return failed
 
 
-def run(name: str, argv: list[str], *, quiet: bool = False) -> list[str]:
+def is_shell(file: Path) -> bool:
+    """Whether the file begins as a shell script does."""
+    with file.open("rb") as script:
+        return re.match(rb"#!.*\b(ba)?sh\b", script.readline()) is not None
+
+
+def run(name: str, argv: list[str], *, quiet: bool = False, **env: str) -> list[str]:
     """The name, if the command failed; what a quiet one prints is shown only then."""
-    done = subprocess.run(argv, cwd=ROOT, capture_output=quiet, text=True, check=False)
+    done = subprocess.run(argv, cwd=ROOT, env={**os.environ, **env}, capture_output=quiet, text=True, check=False)
     if done.returncode and quiet:
         print(done.stdout + done.stderr, end="")
     return [name] if done.returncode else []

@@ -17,7 +17,6 @@ import platform
 import shutil
 import site
 import sys
-import venv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "toolkit"))
 
-from hvdctl import process, terraform_release  # noqa: E402 - found by the line above
+from hvdctl import process  # noqa: E402 - found by the line above
 from hvdctl.board import Board  # noqa: E402
 from hvdctl.errors import HvdctlError, PhaseError  # noqa: E402
 from hvdctl.graph import Task, run  # noqa: E402
@@ -35,7 +34,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 # What the image builds need of the virtual environment: it is there within seconds, all of hvdctl's packages are not.
 EARLY = ("docker", "platformdirs")
-SITE_PACKAGES = VENV / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+SITE_PACKAGES_BELOW = Path("lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages")
+SITE_PACKAGES = VENV / SITE_PACKAGES_BELOW
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
             raise HvdctlError(f"Python {platform.python_version()} is too old", hint="make PYTHON=/path/to/python3.11")
         with alone(board):
             if args.venv:
-                run([*environment(), *packages(developers=True)], board)
+                for_developers(board)
             else:
                 everything(board, tests=args.tests)
     except HvdctlError as error:
@@ -58,10 +58,22 @@ def main() -> int:
         lines += [f"  log: {error.log}"] if error.log else []
         print("\n".join(lines), file=sys.stderr)
         return 1
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        print(f"error: {error.strerror or error}{place}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("set-up was interrupted; run it again to continue", file=sys.stderr)
         return 130
     return 0
+
+
+def for_developers(board: Board) -> None:
+    """What lint and the hermetic tests call, and no engine."""
+    tasks = [*system_packages(engine=False), *environment(), *packages(developers=True), *terraform()]
+    if tasks:
+        ask_for_root()
+        run(tasks, board)
 
 
 def everything(board: Board, *, tests: bool) -> None:
@@ -72,6 +84,8 @@ def everything(board: Board, *, tests: bool) -> None:
         ask_for_root()
         run(first, board, later=[*later, IMAGES])
     site.addsitedir(str(SITE_PACKAGES))
+    # This Python may have no pip: that of .venv downloads the packages of the images.
+    os.environ["PATH"] = f"{VENV / 'bin'}{os.pathsep}{os.environ['PATH']}"
     from hvdctl import engine, imageparts, images
     from hvdctl.imageplan import plan_of
 
@@ -86,6 +100,8 @@ def everything(board: Board, *, tests: bool) -> None:
             images.prune(client)
         else:
             run(later, board)
+    except engine.failures() as error:
+        raise engine.describe(error) from error
     finally:
         client.close()
 
@@ -94,9 +110,9 @@ def everything(board: Board, *, tests: bool) -> None:
 IMAGES = Task("images", lambda step: None, after=("Docker engine", "Virtual environment"), expected=270)
 
 
-def system_packages() -> list[Task]:
-    """Debian packages of the programs that hvdctl calls, and the engine's where none answers."""
-    words = [] if engine_answers() else ["--engine"]
+def system_packages(*, engine: bool = True) -> list[Task]:
+    """Debian packages of the programs that hvdctl calls, and the engine's if none answers."""
+    words = ["--engine"] if engine and not engine_answers() else []
     if succeeds("scripts/system.sh", *words, "--check"):
         return []
     return [Task("System packages", script("scripts/system.sh", *words), expected=15)]
@@ -110,16 +126,27 @@ def docker_engine() -> list[Task]:
 
 def environment() -> list[Task]:
     """.venv with the few packages that image builds need."""
-    if PYTHON.exists() and all((SITE_PACKAGES / name).is_dir() for name in EARLY):
+    if PYTHON.exists() and all(installed(SITE_PACKAGES, name) for name in EARLY):
         return []
 
     def work(step: Step) -> None:
-        if not PYTHON.exists():
-            venv.create(VENV, with_pip=True)
+        create(VENV, step)
         pip(step, *EARLY)
 
     # Debian packs the module that brings pip apart.
     return [Task("Virtual environment", work, after=("System packages",), expected=10)]
+
+
+def create(folder: Path, step: Step) -> None:
+    """Make a virtual environment, unless there is a whole one."""
+    if (folder / "bin" / "python").exists() and installed(folder / SITE_PACKAGES_BELOW, "pip"):
+        return
+    command([sys.executable, "-m", "venv", "--clear", folder], step, hint="apt-get install python3-venv")
+
+
+def installed(packages: Path, name: str) -> bool:
+    """Whether a package is there. pip writes its record last."""
+    return any(packages.glob(f"{name}-*.dist-info/RECORD"))
 
 
 def packages(*, developers: bool) -> list[Task]:
@@ -143,6 +170,8 @@ def terraform() -> list[Task]:
         return []
 
     def work(step: Step) -> None:
+        from hvdctl import terraform_release
+
         terraform_release.install(step)
 
     return [Task("Terraform", work, expected=10)]
@@ -158,7 +187,7 @@ def for_tests() -> list[Task]:
     if not newer(client / ".ready", ROOT / "tests" / "gpulab-client.txt"):
         # imec's client pins an old cryptography, which would replace ours.
         def install_client(step: Step) -> None:
-            venv.create(client, with_pip=True)
+            create(client, step)
             pip(step, "--requirement", str(ROOT / "tests" / "gpulab-client.txt"), python=client / "bin" / "python")
             (client / ".ready").touch()
 
@@ -201,7 +230,7 @@ def command(argv: Sequence[str | Path], step: Step, hint: str = "") -> None:
             said.append(line.strip())
             step.update(line.strip())
 
-    code = process.lines(argv, hear, cwd=ROOT)
+    code = process.lines(argv, hear, cwd=ROOT, same_terminal=True)
     if code:
         if any("No space left on device" in line for line in said):
             raise PhaseError(f"the disk is full: no room for {argv[0]}", hint="free some space, then run it again")

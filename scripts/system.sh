@@ -38,6 +38,7 @@ install() {
     ((EUID == 0)) || have sudo || { echo "error: root or sudo is needed to install $*" >&2; exit 1; }
     echo "installing $*"
     local apt=(apt-get -q -o DPkg::Lock::Timeout=300)
+    as_root dpkg --configure -a # an installation that was interrupted
     as_root "${apt[@]}" update
     as_root env DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$@" || {
         echo "error: apt can't install $*" >&2

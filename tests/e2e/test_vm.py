@@ -34,7 +34,9 @@ TOOLS = (qemu.BINARY, "qemu-img", "vde_switch")
 pytestmark = [
     pytest.mark.vm,
     pytest.mark.timeout(1500),
-    pytest.mark.skipif(not all(map(shutil.which, TOOLS)), reason="QEMU or vde2 is not installed: make system"),
+    pytest.mark.skipif(
+        not all(map(shutil.which, TOOLS)), reason="QEMU or vde2 is not installed: scripts/system.sh --tests"
+    ),
 ]
 
 RATE = "200m"

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 from hvdctl import debian, engine, graph, imagebuild, imageparts, imageplan, images, nodefiles, paths, process, wheels
 from hvdctl.errors import HvdctlError, PhaseError, ToolMissing, UsageError
 from hvdctl.progress import Silent
@@ -441,3 +442,15 @@ def test_a_long_command_is_cut_in_the_message_only(tmp_path: Path) -> None:
     failure = lines.failure("hvdctl/x:1")
     assert len(failure.message) < 200 and "returned a non-zero code: 100" in failure.message
     assert failure.log is not None and error in failure.log.read_text()
+
+
+def test_an_engine_that_dies_between_two_builds_is_one_clear_line(
+    held: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(filters: object) -> None:
+        raise requests.exceptions.ConnectionError("Connection aborted.")
+
+    monkeypatch.setattr(graph, "run", lambda tasks, progress, later=(): None)
+    held.images.prune = lost
+    with pytest.raises(ToolMissing, match="no Docker engine answers"):
+        images.build("pytorch", Silent())

@@ -36,6 +36,16 @@ def test_lines_come_as_they_are_said_and_are_logged() -> None:
     assert log.getvalue() == "one\ntwo\n�\n"
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_a_command_may_stay_in_the_terminals_session_and_misses_its_ctrl_c(same: bool) -> None:
+    said: list[str] = []
+    code = "import os; print(os.getsid(0), os.getpgrp())"
+    process.lines([sys.executable, "-c", code], said.append, same_terminal=same)
+    session, group = map(int, said[0].split())
+    assert (session == os.getsid(0)) is same
+    assert group != os.getpgrp()
+
+
 def test_the_child_is_ended_where_its_listener_fails() -> None:
     seen: list[int] = []
 

@@ -53,6 +53,16 @@ def test_changed_and_new_files_are_found(quick: ModuleType, repository: Path) ->
     assert quick.changed(repository, "HEAD") == ["toolkit/pkg/new.py", "toolkit/pkg/spec.py"]
 
 
+def test_shell_scripts_are_known_by_their_first_line(quick: ModuleType, tmp_path: Path) -> None:
+    for name, text in {
+        "run": "#!/usr/bin/env bash\n",
+        "a.sh": "#!/bin/sh\n",
+        "b.py": "#!/usr/bin/env python3\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    assert [name for name in ("run", "a.sh", "b.py") if quick.is_shell(tmp_path / name)] == ["run", "a.sh"]
+
+
 def test_a_file_that_is_no_python_stops_nothing(quick: ModuleType, repository: Path) -> None:
     (repository / "toolkit/pkg/spec.py").write_text("x = (\n")
     chosen = quick.order(repository, ["toolkit/pkg/spec.py"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,28 @@ def test_a_folder_that_is_removed_before_it_is_held_is_made_again(monkeypatch: p
     with scratch.folder() as ours:
         assert str(ours) == made[1]
         assert ours.is_dir()
+
+
+def test_any_place_and_name_and_a_way_to_remove(tmp_path: Path) -> None:
+    (tmp_path / "download-of-a-killed-one").mkdir()
+    (tmp_path / "kept").mkdir()
+    removed = []
+
+    def remove(made: Path) -> None:
+        removed.append(made.name)
+        scratch.remove(made)
+
+    with scratch.folder(tmp_path, "download-", remove) as made:
+        assert made.parent == tmp_path
+        assert removed == ["download-of-a-killed-one"]
+    assert [entry.name for entry in tmp_path.iterdir() if not entry.name.startswith("hvdctl-")] == ["kept"]
+
+
+def test_folders_of_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scratch-theirs").mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    scratch.sweep(tmp_path)
+    assert (tmp_path / "scratch-theirs").exists()
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import importlib.util
 import os
@@ -19,6 +20,7 @@ from hvdctl.progress import Silent
 from support import wait_for
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
+DPKG = "this is dpkg with"
 
 
 @pytest.fixture
@@ -63,10 +65,54 @@ def test_an_interrupted_set_up_continues(setup: ModuleType) -> None:
     assert titles(setup.environment()) == ["Virtual environment"], "made, but its packages are missing"
     for name in setup.EARLY:
         (setup.SITE_PACKAGES / name).mkdir(parents=True)
+    assert titles(setup.environment()) == ["Virtual environment"], "killed while pip wrote the files"
+    for name in setup.EARLY:
+        whole(setup, name)
     assert setup.environment() == []
     (setup.VENV / ".ready").touch()
     assert setup.packages(developers=False) == []
     assert titles(setup.packages(developers=True)) == ["Tools for developers"]
+
+
+def whole(setup: ModuleType, name: str) -> None:
+    """What pip writes last."""
+    record = setup.SITE_PACKAGES / f"{name}-1.0.dist-info" / "RECORD"
+    record.parent.mkdir(parents=True)
+    record.touch()
+
+
+def test_an_environment_whose_pip_is_missing_is_made_again(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "SITE_PACKAGES", setup.VENV / setup.SITE_PACKAGES_BELOW)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", setup.VENV], check=True)
+    setup.create(setup.VENV, Silent())
+    assert subprocess.run([setup.PYTHON, "-m", "pip", "--version"], check=False).returncode == 0
+    mark = setup.VENV / "mark"
+    mark.touch()
+    setup.create(setup.VENV, Silent())
+    assert mark.exists(), "a whole one is kept"
+
+
+def test_the_tools_for_developers_come_with_what_they_call(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(setup, "system.sh", f'echo "$@" >>{setup.ROOT}/calls; case "$*" in *--check*) exit 1 ;; esac')
+    script(setup, "engine.sh", "exit 1")
+    monkeypatch.setattr(setup, "terraform", list)
+    done: list[list[str]] = []
+    monkeypatch.setattr(setup, "run", lambda tasks, progress, later=(): done.append(titles(tasks)))
+    setup.for_developers(board.Board(live=False))
+    assert done == [["System packages", "Virtual environment", "Tools for developers"]]
+    assert "--engine" not in (setup.ROOT / "calls").read_text()
+
+
+def test_a_full_disk_before_any_step_is_one_line(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(board: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/clone/.venv")
+
+    monkeypatch.setattr(sys, "argv", ["setup.py", "--venv"])
+    monkeypatch.setattr(setup, "for_developers", full)
+    assert setup.main() == 1
+    assert capsys.readouterr().err == "error: No space left on device: /clone/.venv\n"
 
 
 def test_packages_are_installed_again_when_the_project_asks_for_others(setup: ModuleType) -> None:
@@ -128,8 +174,9 @@ def apt(tmp_path: Path) -> Callable[[str], dict[str, str]]:
     def put(text: str) -> dict[str, str]:
         folder = tmp_path / "bin"
         folder.mkdir(exist_ok=True)
-        (folder / "apt-get").write_text(f"#!/bin/sh\n{text}\n")
-        (folder / "apt-get").chmod(0o755)
+        for name, does in {"apt-get": text, "dpkg": f"echo {DPKG} $@"}.items():
+            (folder / name).write_text(f"#!/bin/sh\n{does}\n")
+            (folder / name).chmod(0o755)
         for tool in ("env", "dirname", "sudo"):
             link = folder / tool
             if not link.exists():
@@ -159,6 +206,8 @@ def test_missing_packages_are_installed_in_one_call(apt: Callable[[str], dict[st
     # Daemons are looked for in /usr/sbin too, so those may be there.
     for package in ("rsync", "chromium", "vde2", "qemu-utils"):
         assert package in install.split()
+    # An installation that was killed would make this one fail.
+    assert done.stdout.index(f"{DPKG} --configure -a") < done.stdout.index(install)
 
 
 def test_packages_that_apt_does_not_have_are_named(apt: Callable[[str], dict[str, str]]) -> None:
@@ -175,7 +224,13 @@ def test_an_unknown_word_is_refused(apt: Callable[[str], dict[str, str]]) -> Non
 
 def test_no_network_for_pip_is_one_line_with_a_way_out(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     def lines(
-        argv: object, on_line: Callable[[str], None], *, env: object = None, cwd: object = None, log: object = None
+        argv: object,
+        on_line: Callable[[str], None],
+        *,
+        env: object = None,
+        cwd: object = None,
+        log: object = None,
+        same_terminal: bool = False,
     ) -> int:
         on_line("WARNING: Retrying (Retry(total=4))")
         on_line("ERROR: Could not find a version that satisfies the requirement docker (from versions: none)")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdctl import engine, process
+from hvdctl import engine, process, scratch
 from hvdctl.errors import PhaseError, ToolMissing
 
 if TYPE_CHECKING:
@@ -81,9 +80,12 @@ def bootstrap(client: DockerClient, suite: str, name: str, say: Callable[[str], 
     program = process.tool("debootstrap")
     root = _as_root()
     repository, tag = name.rsplit(":", 1)
+
+    def remove(made: Path) -> None:
+        process.lines([*root, "rm", "-rf", "--one-file-system", made], lambda line: None, same_terminal=True)
+
     # Not below the cache: that may be a home on NFS, where root can't make devices or other users' files.
-    work = Path(tempfile.mkdtemp(prefix="hvdctl-debian-", dir="/var/tmp"))
-    try:
+    with scratch.folder(Path("/var/tmp"), "hvdctl-debian-", remove) as work:  # noqa: S108 - a name of its own there
         tree, archive = work / "root", work / "root.tar"
         # Without the option a missing keyring is a warning: whatever the mirror, or the network, sent would be taken.
         words = ["--force-check-gpg", "--variant=minbase", suite, tree, mirror(suite).main]
@@ -106,11 +108,6 @@ def bootstrap(client: DockerClient, suite: str, name: str, say: Callable[[str], 
             _do([*root, "chown", str(os.getuid()), archive], say, "chown")
         say("importing")
         client.api.import_image_from_file(str(archive), repository, tag, changes=['CMD ["bash"]'])
-    finally:
-        if root:
-            process.capture([*root, "rm", "-rf", "--one-file-system", work])
-        else:
-            shutil.rmtree(work, ignore_errors=True)
 
 
 def mirror(suite: str) -> Mirror:
@@ -189,7 +186,7 @@ def _as_root() -> list[str]:
     if os.geteuid() == 0:
         return []
     sudo = shutil.which("sudo")
-    if sudo and process.capture([sudo, "-n", "true"]).returncode == 0:
+    if sudo and process.lines([sudo, "-n", "true"], lambda line: None, same_terminal=True) == 0:
         return [sudo, "-n"]
     raise ToolMissing(
         "no registry answers, and debootstrap needs root to make a Debian image here",
@@ -205,7 +202,7 @@ def _do(argv: list[Any], say: Callable[[str], None], what: str) -> None:
         say(line.removeprefix("I: "))
 
     env = {**os.environ, **proxy()}
-    if process.lines(argv, hear, env=env) != 0:
+    if process.lines(argv, hear, env=env, same_terminal=True) != 0:
         if any("No space left on device" in line for line in heard):
             raise PhaseError("the disk is full: no room in /var/tmp for a Debian root", hint="free some space")
         errors = [line for line in heard if line.startswith("E:")]

@@ -100,6 +100,8 @@ def build_all(
             Built(name, str(client.images.get(name).id), took, rebuild or not before[part.title])
             for name, part in zip(names, parts, strict=True)
         ]
+    except engine.failures() as error:
+        raise engine.describe(error) from error
     finally:
         client.close()
 

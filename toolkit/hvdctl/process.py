@@ -86,8 +86,12 @@ def lines(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     log: IO[str] | None = None,
+    same_terminal: bool = False,
 ) -> int:
-    """Run, hand over each line of stdout and stderr as it comes, return the exit code."""
+    """Run, hand over each line of stdout and stderr as it comes, return the exit code.
+
+    sudo remembers a password for one terminal: a command that calls it stays in the terminal's session.
+    """
     with subprocess.Popen(
         _bound(argv),
         stdin=subprocess.DEVNULL,
@@ -97,7 +101,8 @@ def lines(
         errors="replace",
         env=env,
         cwd=cwd,
-        start_new_session=True,
+        start_new_session=not same_terminal,
+        process_group=0 if same_terminal else None,
     ) as child:
         assert child.stdout is not None  # noqa: S101 - a pipe was asked for
         try:

@@ -6,21 +6,30 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from hvdctl import paths
 
-_PREFIX = "scratch-"
+PREFIX = "scratch-"
+
+
+def remove(made: Path) -> None:
+    """Remove a folder, as far as that is possible."""
+    shutil.rmtree(made, ignore_errors=True)
 
 
 @contextmanager
-def folder() -> Iterator[Path]:
-    """Yield an empty folder on a path short enough for sockets, and remove it at the end."""
-    sweep()
+def folder(place: Path | None = None, prefix: str = PREFIX, remove: Callable[[Path], None] = remove) -> Iterator[Path]:
+    """Yield an empty folder in the place, and remove it at the end.
+
+    Without a place its path is short enough for sockets.
+    """
+    place = place or paths.runtime()
+    sweep(place, prefix, remove)
     while True:
-        made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=paths.runtime()))
+        made = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
         # Another hvdctl may remove the folder before we hold it.
         try:
             held = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
@@ -33,20 +42,21 @@ def folder() -> Iterator[Path]:
     try:
         yield made
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        remove(made)
         os.close(held)
 
 
-def sweep() -> None:
-    """Remove the folders that no running hvdctl holds."""
-    for left in paths.runtime().glob(f"{_PREFIX}*"):
+def sweep(place: Path | None = None, prefix: str = PREFIX, remove: Callable[[Path], None] = remove) -> None:
+    """Remove our folders that no running hvdctl holds."""
+    for left in (place or paths.runtime()).glob(f"{prefix}*"):
         try:
             held = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
-            continue  # removed since, or not a folder
+            continue  # removed since, not a folder, or somebody else's
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left, ignore_errors=True)
+            if os.fstat(held).st_uid == os.getuid():
+                remove(left)
         except BlockingIOError:
             pass  # its hvdctl is running
         finally:

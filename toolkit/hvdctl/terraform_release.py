@@ -11,7 +11,6 @@ import http.client
 import os
 import platform
 import shutil
-import tempfile
 import tomllib
 import urllib.error
 import urllib.request
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from hvdctl import paths
+from hvdctl import paths, scratch
 from hvdctl.errors import HvdctlError, PhaseError, ToolMissing
 from hvdctl.progress import Step
 
@@ -82,8 +81,8 @@ def install(step: Step) -> str:
     release = pinned()
     folder = paths.private(release.binary.parent)
     try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as work:
-            archive, program = Path(work, "terraform.zip"), Path(work, "terraform")
+        with scratch.folder(folder, ".download-") as work:
+            archive, program = work / "terraform.zip", work / "terraform"
             _download(release, archive, step)
             _unpack(release, archive, program)
             program.chmod(0o755)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdctl import hashes, paths, process
+from hvdctl import hashes, paths, process, scratch
 from hvdctl.errors import PhaseError, ToolMissing, UsageError
 
 FRAMEWORKS = ("pytorch", "tensorflow")
@@ -109,8 +109,8 @@ def wheelhouse(wanted: Pins, on_line: Callable[[str], None] = lambda line: None)
     if home.is_dir():
         return home
     home.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home.parent, prefix=f".{wanted.digest}-") as work:
-        folder = Path(work, "files")
+    with scratch.folder(home.parent, ".download-") as work:
+        folder = work / "files"
         _download(wanted, folder, on_line)
         if not home.is_dir():
             folder.rename(home)
