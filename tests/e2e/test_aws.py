@@ -33,6 +33,7 @@ from hvdctl.terraform import Outcome, Terraform
 
 pytestmark = pytest.mark.aws
 
+SERVER = Path(__file__).with_name("moto_in_turn.py")
 REGION = "eu-west-1"
 DEBIAN = "136693071363"
 TAGS = {"hvdctl.cluster", "hvdctl.name", "hvdctl.until", "hvdctl.owner", "hvdctl.owner-name", "team"}
@@ -72,7 +73,7 @@ def moto(folder: Path, **env: str) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     with (folder / "moto.log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            [sys.executable, str(SERVER), "-H", "127.0.0.1", "-p", str(port)],
             env={**os.environ, "MOTO_AMIS_PATH": str(images), **env},
             stdout=log,
             stderr=log,
