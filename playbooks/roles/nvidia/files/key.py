@@ -1,19 +1,31 @@
-"""Prints the key at a URL; fails unless the fingerprint of its one primary key is the one that is expected."""
+"""Prints the key at a URL; fails unless the fingerprint of its one primary key is the one that is expected.
+
+It prints the bytes that it checked, armored again: apt also reads lines that are outside the block or behind padding.
+"""
 
 import base64
 import hashlib
 import re
 import sys
+import textwrap
 import urllib.request
 
 
-def fingerprints(armored):
-    """Of all primary keys, as OpenPGP defines them for version 4."""
+def bare(armored):
+    """The bytes of the one block; none of anything else."""
     body = re.search(
         r"-----BEGIN PGP PUBLIC KEY BLOCK-----\n(?:\S+:.*\n)*\n?((?:[A-Za-z0-9+/=]+\n)+?)(?:=\S{4}\n)?-----END", armored
     )
-    # apt reads all blocks of a file.
-    data = base64.b64decode(body[1]) if body and armored.count("-----BEGIN") == 1 else b""
+    if not body or armored.count("-----BEGIN") != 1:
+        return b""
+    try:
+        return base64.b64decode("".join(body[1].split()), validate=True)
+    except ValueError:
+        return b""
+
+
+def fingerprints(data):
+    """Of all primary keys, as OpenPGP defines them for version 4."""
     found, at = [], 0
     while at < len(data):
         head, at = data[at], at + 1
@@ -37,7 +49,8 @@ def fingerprints(armored):
 
 url, expected = sys.argv[1], sys.argv[2].replace(" ", "").lower()
 with urllib.request.urlopen(url, timeout=60) as answer:
-    key = answer.read(2**20).decode("ascii", "replace").replace("\r\n", "\n")
+    key = bare(answer.read(2**20).decode("ascii", "replace").replace("\r\n", "\n"))
 if (found := fingerprints(key)) != [expected]:
     sys.exit(f"{url} holds the key {', '.join(found) or 'none'}, and {expected} is expected")
-print(key, end="")
+text = "\n".join(textwrap.wrap(base64.b64encode(key).decode(), 64))
+print(f"-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n{text}\n-----END PGP PUBLIC KEY BLOCK-----")
