@@ -195,7 +195,7 @@ def test_another_that_installs_packages_is_waited_for(machine: Machine) -> None:
 def test_limits_that_root_cannot_raise_are_left_out(machine: Machine, can: bool) -> None:
     machine.write("etc/security/limits.d/hvdctl.conf", "of an earlier run")
     machine.command("prlimit", "exit 0" if can else "exit 1")
-    done = machine.run("base", "apply.sh", OWNER="d1", PACKAGES="sh=dash", HOSTS="192.0.2.1 node0")
+    done = machine.run("base", "apply.sh", OWNER="d1", OWNERS="", PACKAGES="sh=dash", HOSTS="192.0.2.1 node0")
     assert done.returncode == 0, done.stderr
     assert machine.has("etc/security/limits.d/hvdctl.conf") == can
     assert (machine.root / "etc/hvdctl/demo/owner").read_text() == "d1\n"

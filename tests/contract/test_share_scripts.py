@@ -118,3 +118,29 @@ def test_a_folder_that_the_containers_user_cannot_write_to_is_refused(machine: M
     assert f"user 74830 can't write to {data}: `setfacl -m u:74830:rwx {data}`" in done.stderr
     machine.write("open", "")
     assert machine.run("nfs", "mount.sh", SOURCE=str(data), ADDRESS="192.0.2.1", WAIT="5").returncode == 0
+
+
+@pytest.mark.parametrize("place", ["etc/hvdctl/demo/owner", "srv/hvdctl/.demo.owner"])
+def test_a_machine_that_another_owner_has_taken_since_is_left_alone(machine: Machine, place: str) -> None:
+    """hvdctl looked before it built images, which takes minutes."""
+    settings = {"PACKAGES": "sh=dash", "HOSTS": "192.0.2.1 node0"}
+    machine.write(place, "b0b somebody@else:/home\n")
+    refused = machine.run("base", "apply.sh", OWNER="a11ce alice@here:/home", OWNERS="", **settings)
+    assert refused.returncode == 1
+    assert "part of another cluster demo by now, of somebody@else:/home" in refused.stderr
+    assert (machine.root / place).read_text() == "b0b somebody@else:/home\n"
+    assert (machine.root / "etc" / "hosts").read_text() == "127.0.0.1 localhost\n"
+    known = machine.run("base", "apply.sh", OWNER="a11ce alice@here:/home", OWNERS="b0b", **settings)
+    assert known.returncode == 0, known.stderr
+    assert machine.root.joinpath("etc/hvdctl/demo/owner").read_text() == "a11ce alice@here:/home\n"
+
+
+def test_an_empty_share_is_not_kept(machine: Machine) -> None:
+    machine.write("etc/hvdctl/demo/owner", "a11ce alice@here:/home\n")
+    share = machine.root / "srv" / "hvdctl" / "demo"
+    share.mkdir(parents=True)
+    machine.run("nfs", "unserve.sh", KEEP="yes")
+    assert not share.exists()
+    machine.write("srv/hvdctl/demo/data", "kept")
+    machine.run("nfs", "unserve.sh", KEEP="yes")
+    assert share.exists() and machine.has("srv/hvdctl/.demo.owner")

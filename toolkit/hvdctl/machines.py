@@ -45,6 +45,7 @@ def variables(cluster: Cluster, spec: Spec, nodes: Sequence[Node], image: str) -
     push += [f"{name}={node.private_address}" for name, node in zip(found, nodes, strict=True)]
     return {
         "base_owner": " ".join(owner.this().labels.values()),
+        "base_owners": [mark] if (mark := cluster.key_mark()) else [],
         "nfs_share": spec.share,
         "firewall_enabled": getattr(spec.own(), "firewall", True),
         "firewall_closed": list(getattr(spec.own(), "closed", ())),

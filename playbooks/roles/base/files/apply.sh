@@ -3,7 +3,20 @@
 
 # First of all: what lies in it says whose machine this is, to preflight and to teardown.
 folder "$HVD_ETC" 755
-[ -z "$HVD_OWNER" ] || put "$HVD_ETC/owner" 644 "$HVD_OWNER" || true
+if [ -n "$HVD_OWNER" ]; then
+    # hvdctl looked minutes ago: another owner may have taken the machine since. Only one of two creates the file.
+    [ -e "$HVD_ETC/owner" ] || (set -C; printf '%s\n' "$HVD_OWNER" >"$HVD_ETC/owner") 2>/dev/null || true
+    for mark in "$HVD_ETC/owner" "/srv/hvdctl/.$HVD_CLUSTER.owner"; do
+        [ -s "$mark" ] || continue
+        found=$(head -n 1 "$mark")
+        # shellcheck disable=SC2153 # main.yml sets both
+        case " $HVD_OWNERS ${HVD_OWNER%% *} " in
+            *" ${found%% *} "*) ;;
+            *) fail "it is part of another cluster $HVD_CLUSTER by now, of ${found#* }: choose another --name" ;;
+        esac
+    done
+    put "$HVD_ETC/owner" 644 "$HVD_OWNER" || true
+fi
 
 # Where root itself can't raise them, as in many system containers, PAM would refuse every login.
 limits=/etc/security/limits.d/hvdctl.conf

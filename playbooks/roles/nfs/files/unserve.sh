@@ -9,6 +9,7 @@ if [ -e "$file" ]; then
     drop "$file"
     ! command -v exportfs >/dev/null || exportfs -ra
 fi
+[ -z "$HVD_KEEP" ] || rmdir "$share" 2>/dev/null || true # there is nothing to keep
 # Whose the data is that stays when the folder with the mark goes.
 whose=/srv/hvdctl/.$HVD_CLUSTER.owner
 if [ -n "$HVD_KEEP" ] && [ -e "$share" ] && [ -s "$HVD_ETC/owner" ]; then
