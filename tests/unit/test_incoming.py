@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
-from hvdctl import incoming, jobs
+from hvdctl import collect, incoming, jobs
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError, UsageError
 from loopback import Head
@@ -56,12 +56,12 @@ def tree(folder: Path) -> list[str]:
 
 def test_runs_come_home_and_only_what_is_new_comes_again(cluster: Cluster, head: Head) -> None:
     run = run_on(head, 3, output="hello", **{"env.json": "secret"})
-    first = jobs.collect(cluster)
+    first = collect.results(cluster)
     assert tree(cluster.runs) == ["3/output", "3/run.json"]
     assert (first.files, first.left) == (2, [])
-    assert jobs.collect(cluster).files == 0
+    assert collect.results(cluster).files == 0
     (run / "output").write_text("hello again")
-    assert jobs.collect(cluster).files == 1
+    assert collect.results(cluster).files == 2, "with its record"
     assert (cluster.runs / "3" / "output").read_text() == "hello again"
     assert stat.S_IMODE((cluster.runs / "3").stat().st_mode) == 0o700
     assert stat.S_IMODE((cluster.runs / "3" / "output").stat().st_mode) == 0o600
@@ -72,12 +72,12 @@ def test_a_link_in_place_of_a_run_leads_nowhere(cluster: Cluster, head: Head, pr
     run_on(head, 5)
     link = head.share / "runs" / "6"
     link.symlink_to(prey)
-    first = jobs.collect(cluster)
+    first = collect.results(cluster)
     assert not os.path.lexists(cluster.runs / "6")
     assert [(one.name, one.data) for one in first.left] == [("runs/6", False)]
     link.unlink()
     run_on(head, 6, config="evil", authorized_keys="evil")
-    jobs.fetch(cluster, 6)
+    collect.fetch(cluster, 6)
     assert (cluster.runs / "6" / "config").read_text() == "evil"
     assert unharmed(prey)
 
@@ -94,7 +94,7 @@ def test_a_link_on_this_side_is_refused_by_name(cluster: Cluster, head: Head, pr
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(prey / "config" if planted.endswith("config") else prey)
     with pytest.raises(HvdctlError, match="is a link") as refused:
-        jobs.collect(cluster)
+        collect.results(cluster)
     assert str(place) in refused.value.message
     assert unharmed(prey)
     assert place.is_symlink()
@@ -114,7 +114,7 @@ def test_devices_set_ids_and_odd_names_stay_on_the_share(cluster: Cluster, head:
     for folder in ("evil", "007", "-1", "1e3", "9999999999"):
         (head.share / "runs" / folder).mkdir()
         (head.share / "runs" / folder / "run.json").write_text("{}")
-    arrived = jobs.collect(cluster)
+    arrived = collect.results(cluster)
     assert tree(cluster.runs) == ["1/run.json", "1/tool"]
     assert stat.S_IMODE((cluster.runs / "1" / "tool").stat().st_mode) == 0o600
     notes = "\n".join(arrived.notes())
@@ -141,11 +141,11 @@ def test_a_large_file_stays_and_does_not_keep_the_others_away(cluster: Cluster, 
     run = run_on(head, 1, output="hello")
     with (run / "core").open("wb") as file:
         file.truncate(20 * 2**30)
-    arrived = jobs.collect(cluster)
+    arrived = collect.results(cluster)
     assert tree(cluster.runs) == ["1/output", "1/run.json"]
     assert arrived.notes() == ["left out (over the limit of 10.0 GiB): runs/1/core (20.0 GiB)"]
     said: list[str] = []
-    jobs.fetch(cluster, 1, said.append)
+    collect.fetch(cluster, 1, said.append)
     assert "runs/1/core (20.0 GiB); `hvdctl pull runs/1 --name demo` may bring it" in said[0]
 
 
@@ -156,7 +156,7 @@ def test_a_disk_without_room_is_named_before_anything_comes(
     little = shutil.disk_usage("/")._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: little)
     with pytest.raises(HvdctlError, match=rf"the disk of {cluster.folder} has 1000 bytes free"):
-        jobs.collect(cluster)
+        collect.results(cluster)
 
 
 def test_a_file_that_grows_after_it_was_listed_is_bounded(cluster: Cluster, head: Head, tmp_path: Path) -> None:
@@ -321,3 +321,80 @@ def test_pull_tells_what_is_not_there_and_what_is_too_much(
 )
 def test_names(name: bytes, why: str) -> None:
     assert incoming.unfit(name) == why
+
+
+def record(head: Head, number: int, started: float, **files: str) -> None:
+    folder = run_on(head, number, **files)
+    (folder / "run.json").write_text(json.dumps({**RECORD, "id": number, "started": started}))
+
+
+def test_a_run_that_is_kept_here_is_not_replaced_by_another_of_its_number(cluster: Cluster, head: Head) -> None:
+    record(head, 3, 1000.0, output="mine")
+    collect.results(cluster)
+    shutil.rmtree(head.share / "runs" / "3")
+    record(head, 3, 2000.0, output="a colleague's, or a job's forgery")
+    arrived = collect.results(cluster)
+    assert (cluster.runs / "3" / "output").read_text() == "mine"
+    assert json.loads((cluster.runs / "3" / "run.json").read_text())["started"] == 1000.0
+    assert arrived.files == 0
+    assert arrived.notes() and all(
+        note.startswith("left out (another run 3 of 'demo' is kept here)") for note in arrived.notes()
+    )
+    (head.share / "runs" / "3" / "run.json").unlink()
+    collect.results(cluster)
+    assert (cluster.runs / "3" / "output").read_text() == "mine", "nor by files without a record"
+
+
+def test_a_run_that_was_under_way_comes_again(cluster: Cluster, head: Head) -> None:
+    record(head, 3, 1000.0, output="begun")
+    collect.fetch(cluster, 3)
+    (head.share / "runs" / "3" / "output").write_text("begun and ended")
+    os.utime(head.share / "runs" / "3" / "output", (5000, 5000))
+    assert collect.results(cluster).left == []
+    assert (cluster.runs / "3" / "output").read_text() == "begun and ended"
+
+
+def test_a_bench_that_has_grown_comes_again_and_another_does_not_replace_it(cluster: Cluster, head: Head) -> None:
+    bench = head.share / "bench" / "b"
+    bench.mkdir(parents=True)
+    here = cluster.folder / "bench" / "b" / "results.jsonl"
+    for text, kept in (("1\n", "1\n"), ("1\n2\n", "1\n2\n"), ("1\n", "1\n2\n"), ("evil\n" * 9, "1\n2\n")):
+        (bench / "results.jsonl").write_text(text)
+        arrived = collect.results(cluster)
+        assert here.read_text() == kept
+    assert arrived.notes() == ["left out (another bench is kept here): bench/b/results.jsonl (45 bytes)"]
+
+
+def test_a_page_that_a_job_wrote_does_not_come_home(cluster: Cluster, head: Head) -> None:
+    """`report open` would show it in the user's browser."""
+    bench = head.share / "bench" / "b"
+    bench.mkdir(parents=True)
+    (bench / "results.jsonl").write_text("{}\n")
+    (bench / "report.html").write_text("<script>evil()</script>")
+    os.utime(bench / "report.html", (2**32, 2**32))
+    collect.results(cluster)
+    assert tree(cluster.folder / "bench") == ["b/results.jsonl"]
+
+
+def test_what_the_other_side_sends_unasked_gets_no_further(cluster: Cluster, head: Head, prey: Path) -> None:
+    """As an rsync before 3.2.5 lets it: the copy arrives in a folder of its own."""
+    run_on(head, 1, output="hello")
+    real = incoming._argv
+
+    def unasked(cluster: Cluster, words: list[str], base: str, target: Path) -> list[str]:
+        if target.name.startswith(".hvdctl-arriving"):
+            for name in ("ssh/config", "spec.json"):
+                (target / name).parent.mkdir(exist_ok=True)
+                (target / name).write_text("evil")
+            (target / "runs").symlink_to(prey)
+            (target / "runs").unlink()
+        return real(cluster, words, base, target)
+
+    before = (cluster.folder / "spec.json").read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(incoming, "_argv", unasked)
+        collect.results(cluster)
+    assert tree(cluster.runs) == ["1/output", "1/run.json"]
+    assert (cluster.folder / "spec.json").read_text() == before
+    assert "evil" not in cluster.ssh_config.read_text()
+    assert not list(cluster.folder.glob(".hvdctl-*"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hvdctl import jobs
+from hvdctl import collect, jobs
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError, JobFailed, UsageError
 from hvdctl.spec import Spec
@@ -212,7 +212,7 @@ def test_a_run_is_fetched_without_its_secrets(cluster: Cluster, fake_nodes: Path
     (share / "output.log").write_text("hello\n")
     (share / "rank-0.log").write_text("hello 0\n")
     (share / "env.json").write_text('{"TOKEN": "secret"}')
-    jobs.fetch(cluster, 3)
+    collect.fetch(cluster, 3)
     assert sorted(file.name for file in (cluster.runs / "3").iterdir()) == ["output.log", "rank-0.log"]
     assert jobs.log_file(cluster, 3, None).read_text() == "hello\n"
     assert jobs.log_file(cluster, 3, 0).read_text() == "hello 0\n"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hvdctl import jobs
+from hvdctl import collect, jobs
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError, UsageError
 from support import RECORD, Hvdctl, answer, keep
@@ -86,7 +86,7 @@ def test_a_full_disk_here_does_not_hide_how_a_run_ended(
     def full(cluster: Cluster, run: int, say: Callable[[str], None] = print) -> Path:
         raise refusal
 
-    monkeypatch.setattr(jobs, "fetch", full)
+    monkeypatch.setattr(collect, "fetch", full)
     answer(fake_nodes, "submit", {"id": 3})
     answer(fake_nodes, "show", {**RECORD, "state": state, "exit_code": code, "duration_s": 1.5})
     (fake_nodes / "follow.log").write_text("last words\n")

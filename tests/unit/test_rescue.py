@@ -103,7 +103,7 @@ def test_no_room_for_the_folder_itself(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp")
 
     with monkeypatch.context() as patch:
-        patch.setattr(incoming, "copy", lambda cluster, base, things, target, *, modes, limit: full())
+        patch.setattr(incoming, "copy", lambda cluster, base, things, target, *, modes, limit, keeps: full())
         code, told = down(hvdctl)
     assert (code, "No space left on device (/tmp)" in told) == (1, True)
     assert stands(used, engine)
@@ -170,6 +170,32 @@ def test_a_folder_that_is_the_share_stays(
     code, told = down(hvdctl)
     assert (code, "they stay in" in told) == (0, True)
     assert engine.containers == {}
+
+
+@pytest.mark.parametrize("damage", ["{", None])
+def test_without_its_records_a_cluster_is_not_taken_for_one_that_ran_nothing(
+    hvdctl: Hvdctl, used: Cluster, engine: FakeEngine, fake_nodes: Path, damage: str | None
+) -> None:
+    records = used.folder / "phases.json"
+    records.write_text(damage) if damage else records.unlink()
+    (fake_nodes / "rsync.fail").write_text("Connection timed out\n")
+    code, told = down(hvdctl)
+    assert code == (2 if damage else 1), told
+    assert ("phases.json is not what hvdctl wrote" if damage else "nothing was removed") in told
+    assert "--force" in told
+    assert stands(used, engine)
+    assert down(hvdctl, "--force")[0] == 0
+
+
+def test_what_came_home_is_not_all_if_the_head_went_on(
+    hvdctl: Hvdctl, used: Cluster, engine: FakeEngine, fake_nodes: Path
+) -> None:
+    """A `down` that was ended after it had collected, and removed nothing; later the head stopped."""
+    used.complete("collected", 0)
+    engine.container("hvdctl-demo-node0")["State"]["Status"] = "exited"
+    code, told = down(hvdctl)
+    assert (code, "the head node0 does not run (exited)" in told) == (1, True), told
+    assert engine.containers
 
 
 def test_a_half_made_cluster_has_nothing_to_save(

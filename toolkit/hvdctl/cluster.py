@@ -148,6 +148,11 @@ class Cluster:
             raise self._corrupt("phases.json", f"{type(found).__name__} in place of an object at {phase!r}")
         return found
 
+    @property
+    def has_records(self) -> bool:
+        """Whether any phase ever wrote something down."""
+        return (self.folder / "phases.json").exists()
+
     def complete(self, phase: str, seconds: float, **facts: Any) -> None:
         phases = self._read("phases.json") or {}
         phases[phase] = {"ended": time.time(), "seconds": round(seconds, 3), **facts}

@@ -7,8 +7,10 @@ Only files and folders come home: no links, devices or set-id bits, and nothing 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import secrets
 import shlex
 import shutil
 import stat
@@ -16,10 +18,10 @@ import subprocess
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
-from hvdctl import process, ssh
+from hvdctl import process, scratch, ssh
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError
 
@@ -28,6 +30,7 @@ LIMIT = 10 * 2**30
 MOST_FILES = 1_000_000
 _LONGEST_PATH = 1024
 _LONGEST_NAME = 255
+_STAGE = ".hvdctl-arriving-"
 
 # For what hvdctl keeps, and for what the user asked for.
 PRIVATE = "D700,F600"
@@ -147,8 +150,21 @@ def chosen(
     return taken, left
 
 
-def copy(cluster: Cluster, base: str, things: Sequence[Thing], target: Path, *, modes: str, limit: int) -> Arrived:
-    """Bring these and nothing else below the target."""
+def copy(
+    cluster: Cluster,
+    base: str,
+    things: Sequence[Thing],
+    target: Path,
+    *,
+    modes: str,
+    limit: int,
+    keeps: Callable[[str, Path], str] = lambda name, staged: "",
+) -> Arrived:
+    """Bring these and nothing else below the target.
+
+    They arrive in an empty folder first: whatever an old rsync lets the other side send, only what was asked for gets
+    further. `keeps` says why what is here already must not be replaced by a file that has arrived.
+    """
     new = [thing for thing in things if thing.new]
     files = [thing for thing in new if not thing.folder]
     size = sum(thing.size for thing in files)
@@ -165,14 +181,65 @@ def copy(cluster: Cluster, base: str, things: Sequence[Thing], target: Path, *, 
     bound = shutil.which("prlimit")
     bounded = [bound, f"--fsize={limit}", "--"] if bound else []
     words = ["--times", "--perms", f"--chmod={modes}", "--compress", "--ignore-missing-args"]
-    argv = [*bounded, *_argv(cluster, words, base, target)]
     names = b"".join(thing.name + b"\0" for thing in new).decode()
-    done = process.capture(argv, stdin=names, env=_environment())
+    target.mkdir(parents=True, exist_ok=True)
+    with scratch.folder(target, _STAGE) as stage:
+        done = process.capture([*bounded, *_argv(cluster, words, base, stage)], stdin=names, env=_environment())
+        refuse_links(target, [thing.name for thing in new])
+        arrived = _settled(stage, target, new, keeps)
     if done.returncode not in (0, 24):
         if "No space left" in done.stderr or "Disk quota exceeded" in done.stderr:
             raise HvdctlError(f"no space is left on this machine's disk, in {target}", hint="free some space there")
         raise HvdctlError(f"copying failed: {reason(done.stderr.splitlines())}")
-    return Arrived(len(files), size)
+    return arrived
+
+
+def _settled(stage: Path, target: Path, things: Sequence[Thing], keeps: Callable[[str, Path], str]) -> Arrived:
+    """Move what has arrived to its place. rsync names a file only when it is whole."""
+    arrived = Arrived()
+    for thing in things:
+        name = os.fsdecode(thing.name)
+        staged, place = stage / name, target / name
+        try:
+            kind, size = staged.lstat().st_mode, staged.lstat().st_size
+        except OSError:
+            continue  # it has gone meanwhile, or rsync stopped before
+        try:
+            if stat.S_ISDIR(kind):
+                _folders(stage, target, name)
+            elif stat.S_ISREG(kind):
+                _folders(stage, target, os.path.dirname(name))  # noqa: PTH120 - a name on the share
+                if why := keeps(name, staged):
+                    arrived.left.append(Left(shown(thing.name), why, size))
+                    continue
+                if place.is_dir():
+                    raise IsADirectoryError(errno.EISDIR, "it is a folder here, and a file on the share", str(place))
+                _moved(staged, place)
+                arrived.files += 1
+                arrived.size += size
+        except OSError as error:
+            raise HvdctlError(f"copying failed: {error.filename or place}: {error.strerror}") from error
+    return arrived
+
+
+def _folders(stage: Path, target: Path, name: str) -> None:
+    """Make the folder of this name and those above it, with the modes that they arrived with."""
+    for way in [*reversed(PurePosixPath(name).parents), PurePosixPath(name)]:
+        place = target / way
+        if place != target and not place.is_dir():
+            place.mkdir()
+            place.chmod(stat.S_IMODE((stage / way).lstat().st_mode))
+
+
+def _moved(staged: Path, place: Path) -> None:
+    try:
+        staged.replace(place)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        beside = place.with_name(f".{secrets.token_hex(8)}")  # a folder of the target is another file system
+        shutil.copy2(staged, beside)
+        beside.replace(place)
 
 
 def refuse_links(target: Path, names: Sequence[bytes]) -> None:

@@ -20,7 +20,7 @@ from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, JobFailed, UsageError
 from hvdctl.profile import Profile
 from hvdctl.records import FINAL as FINAL
-from hvdctl.records import NUMBER, Record
+from hvdctl.records import Record
 from hvdctl.spec import Spec
 
 SHARE = PurePosixPath("/shared")
@@ -28,7 +28,6 @@ LAUNCHERS = ("horovod", "mpi", "torch")
 CANCELLED = 130
 _IGNORED = (".git", ".venv", "venv", "__pycache__", "*.pyc", "node_modules", ".mypy_cache", ".pytest_cache")
 _IGNORE_FILE = ".hvdctlignore"
-_SECRET = "env.json"  # noqa: S105 - the name of the file that stays on the share
 _RECONNECTS = 5
 
 Request = dict[str, Any]
@@ -234,41 +233,6 @@ def cancel(cluster: Cluster, run: int) -> Record:
     if record["state"] not in FINAL:
         raise HvdctlError(f"run {run} has not ended yet", hint=f"`hvdctl cancel {run} --name {cluster.name}` again")
     return record
-
-
-def fetch(cluster: Cluster, run: int, say: Callable[[str], None] = lambda text: None) -> Path:
-    """Copy the record and logs of a run from the share to the cluster's folder; `say` is told what was left there."""
-    arrived = _bring(cluster, [f"runs/{run}"], incoming.LIMIT)
-    for note in arrived.notes():
-        say(f"run {run}: {note}; `hvdctl pull runs/{run} --name {cluster.name}` may bring it")
-    return cluster.runs / str(run)
-
-
-def collect(cluster: Cluster, limit: int = incoming.LIMIT) -> incoming.Arrived:
-    """Copy the records of all runs, and the benches that were measured in notebooks; what came and what did not."""
-    return _bring(cluster, ["runs", "bench"], limit)
-
-
-def _bring(cluster: Cluster, names: Sequence[str], limit: int) -> incoming.Arrived:
-    things, skipped = incoming.listed(cluster, str(SHARE), names, cluster.folder)
-    things = [thing for thing in things if not _stays(cluster, os.fsdecode(thing.name))]
-    taken, left = incoming.chosen(things, limit, _no_result)
-    arrived = incoming.copy(cluster, str(SHARE), taken, cluster.folder, modes=incoming.PRIVATE, limit=limit)
-    arrived.left = [*skipped, *left]
-    return arrived
-
-
-def _stays(cluster: Cluster, name: str) -> bool:
-    """Whether something on the share is not for here: what a job keeps secret, and benches that are here already."""
-    parts = name.split("/")
-    if parts[0] == "runs":
-        return len(parts) == 3 and parts[2] == _SECRET
-    return os.path.lexists(cluster.folder / name) and not (cluster.folder / name).is_dir()
-
-
-def _no_result(name: str) -> str:
-    parts = name.split("/")
-    return "not the folder of a run" if parts[0] == "runs" and parts[1:] and not NUMBER.fullmatch(parts[1]) else ""
 
 
 def log_file(cluster: Cluster, run: int, rank: int | None) -> Path:

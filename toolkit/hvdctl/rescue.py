@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hvdctl import incoming, jobs, providers
+from hvdctl import collect, incoming, providers
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError, ToolMissing, UsageError
 from hvdctl.progress import Step
@@ -18,10 +18,12 @@ def results(cluster: Cluster, step: Step, *, keep_data: bool, force: bool, limit
     Nothing is removed before.
     """
     try:
-        if not _had_share(cluster):
+        if not had_share(cluster):
             return
         stays = share_stays(cluster, keep_data)
-    except UsageError:  # its files can't be read; only `force` gets as far as this
+    except UsageError:  # a file of the cluster can't be read
+        if not force:
+            raise
         step.note("results not collected: the cluster's files can't be read")
         return
     try:
@@ -58,9 +60,13 @@ def share_stays(cluster: Cluster, keep_data: bool = False) -> bool:
     return keep_data or spec.share != "auto" or providers.REGISTRY[spec.provider].keeps_share
 
 
-def _had_share(cluster: Cluster) -> bool:
-    """Whether there may be results: a cluster that was never configured has run nothing."""
-    return cluster.exists and bool(cluster.record("share") or cluster.record("configure"))
+def had_share(cluster: Cluster) -> bool:
+    """Whether there may be results: a cluster that was never configured has run nothing.
+
+    If there are nodes and no records at all, the records were lost.
+    """
+    used = cluster.record("share") or cluster.record("configure") or (cluster.nodes() and not cluster.has_records)
+    return cluster.exists and bool(used)
 
 
 def _collect(cluster: Cluster, step: Step, limit: int) -> list[incoming.Left]:
@@ -71,13 +77,13 @@ def _collect(cluster: Cluster, step: Step, limit: int) -> list[incoming.Left]:
     state = site.observe(cluster.name).get(head, "gone")
     up = f"`hvdctl up --name {cluster.name}` restores it, then `hvdctl down` again"
     if state != "running":
-        # An earlier `down` brought all home, or nothing is left of the cluster, nor of its share.
-        if cluster.record(_DONE) or not site.leftovers(cluster.name):
+        # An earlier `down` brought all home and removed the head, or nothing is left of the cluster, nor of its share.
+        if (cluster.record(_DONE) and state == "gone") or not site.leftovers(cluster.name):
             return []
         raise HvdctlError(f"the head {head} does not run ({state})", hint=up)
     if not nodes or not cluster.ssh_config.exists():
         raise HvdctlError(f"the way to the head {head} is not known here", hint=up)
-    arrived = jobs.collect(cluster, limit)
+    arrived = collect.results(cluster, limit)
     for note in arrived.notes():
         step.note(note)
     if arrived.files:

@@ -61,7 +61,7 @@ def logs(
 
     Example: `hvdctl logs -f 3`
     """
-    from hvdctl import interrupts
+    from hvdctl import collect, interrupts
     from hvdctl import jobs as library
     from hvdctl.cli.run import watch
     from hvdctl.cli.terminal import Terminal
@@ -76,7 +76,7 @@ def logs(
         return
     if cluster.nodes():
         try:
-            library.fetch(cluster, number, Terminal().say)
+            collect.fetch(cluster, number, Terminal().say)
         except (HvdctlError, OSError) as error:
             Terminal().say(f"this is the copy kept here: {getattr(error, 'message', error)}")
     sys.stdout.buffer.write(library.log_file(cluster, number, rank).read_bytes())

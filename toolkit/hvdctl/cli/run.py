@@ -86,11 +86,11 @@ def watch(
 
 def kept(cluster: Cluster, number: int, terminal: Terminal) -> Path | None:
     """Where the record and logs of a run are here; how it ended is told in any case, such as on a full disk."""
-    from hvdctl import jobs
+    from hvdctl import collect
     from hvdctl.errors import HvdctlError
 
     try:
-        return jobs.fetch(cluster, number, terminal.say)
+        return collect.fetch(cluster, number, terminal.say)
     except (HvdctlError, OSError) as error:
         terminal.say(f"the logs of run {number} stay on the share: {getattr(error, 'message', error)}")
         return None
