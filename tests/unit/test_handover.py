@@ -156,6 +156,22 @@ def test_down_undoes_and_keeps_data_where_asked(stands: Cluster, plays: Plays) -
     assert [variables for _, variables, _ in plays.done] == [{"nfs_keep_data": True}, {"nfs_keep_data": False}]
 
 
+@pytest.mark.parametrize(("words", "kept"), [([], True), (["--force"], False)])
+def test_data_that_an_up_found_and_never_came_to_use_stays(
+    hvdctl: Hvdctl, stands: Cluster, plays: Plays, monkeypatch: pytest.MonkeyPatch, words: list[str], kept: bool
+) -> None:
+    """It was left by `down --keep-data`; the `up` after it failed while it configured the machines."""
+    stands.forget("configure")
+    stands.forget("share")
+    there = ["volume node0: /srv/hvdctl/demo"] if kept else []
+    monkeypatch.setattr(static, "leftovers", lambda cluster: there)
+    monkeypatch.setattr(static, "ceded", lambda cluster: [])
+    told = hvdctl("down", "--name", "demo", "-y", *words)
+    assert told.code == 0, told.err
+    assert [variables["nfs_keep_data"] for _, variables, _ in plays.done] == [kept]
+    assert ("/srv/hvdctl/demo" in told.out) == kept
+
+
 def test_machines_that_go_are_not_undone(stands: Cluster, plays: Plays) -> None:
     stands.store_spec(Spec(name="demo", provider="vm"))
     assert handover.undo(stands, False, Silent()) is None

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
-from hvdctl import configure, guards, images, pipeline, ssh
+from hvdctl import configure, guards, images, pipeline, ssh, terraform
 from hvdctl.cluster import Cluster
-from hvdctl.errors import UsageError
+from hvdctl.errors import PhaseError, UsageError
 from hvdctl.progress import Progress
 from hvdctl.spec import Spec
 from hvdctl.terraform import Outcome
@@ -137,15 +137,18 @@ def test_an_image_can_be_kept_only_by_nodes_that_have_one(hvdctl: Hvdctl, cluste
 def test_a_new_module_or_plugin_is_planned_before_it_is_applied(cluster: Cluster) -> None:
     """Also without another image: it may recreate nodes as well."""
     spec = cluster.spec()
-    terraform = pipeline._terraform(cluster, spec)
+    made = pipeline._terraform(cluster, spec)
     wanted: dict[str, object] = {"image": spec.image, "gpus": 0, "share": "auto", "options": {}}
     cluster.terraform.mkdir()
     (cluster.terraform / "terraform.tfvars.json").write_text(json.dumps(wanted))
-    cluster.complete("provision", 1, module=terraform.version())
-    assert not guards.needs_plan(cluster, spec, terraform, wanted)
-    assert guards.needs_plan(cluster, spec, terraform, {**wanted, "gpus": 1})
+    cluster.complete("provision", 1, module=made.version())
+    assert not guards.needs_plan(cluster, spec, made, wanted)
+    assert guards.needs_plan(cluster, spec, made, {**wanted, "gpus": 1})
+    (cluster.terraform / "applied.tfvars.json").write_text(json.dumps({**wanted, "gpus": 1}))
+    assert guards.needs_plan(cluster, spec, made, {**wanted, "gpus": 1}), "an apply failed since"
+    (cluster.terraform / "applied.tfvars.json").unlink()
     cluster.complete("provision", 1, module="another")
-    assert guards.needs_plan(cluster, spec, terraform, wanted)
+    assert guards.needs_plan(cluster, spec, made, wanted)
 
 
 def test_containers_on_machines_are_recreated_with_another_image(cluster: Cluster) -> None:
@@ -153,9 +156,64 @@ def test_containers_on_machines_are_recreated_with_another_image(cluster: Cluste
     spec = cluster.spec().model_copy(update={"provider": "static", "nodes": 3})
     cluster.terraform.mkdir()
     (cluster.terraform / "terraform.tfvars.json").write_text(json.dumps({"image": "old"}))
+    cluster.forget("configure")
+    assert guards.recreated(cluster, spec, Outcome(), "new") == [], "none were made yet"
+    cluster.complete("containers", 0, **guards.containers("old"))
     assert guards.recreated(cluster, spec, Outcome(), "new") == ["node0", "node1"]
     assert guards.recreated(cluster, spec.model_copy(update={"nodes": 1}), Outcome(), "new") == ["node0"]
     assert guards.recreated(cluster, spec, Outcome(), "old") == []
+
+
+def test_containers_on_machines_are_recreated_with_another_role(cluster: Cluster) -> None:
+    """It stops the container to change how it is run, with the same image too."""
+    spec = cluster.spec().model_copy(update={"provider": "static", "image": "mine"})
+    cluster.terraform.mkdir()
+    wanted: dict[str, object] = {"image": "mine", "gpus": 0, "share": "auto", "options": {}}
+    (cluster.terraform / "terraform.tfvars.json").write_text(json.dumps(wanted))
+    made = pipeline._terraform(cluster, spec)
+    cluster.complete("provision", 1, module=made.version())
+    cluster.complete("containers", 0, **guards.containers("mine"))
+    assert not guards.needs_plan(cluster, spec, made, wanted)
+    cluster.complete("containers", 0, image="mine", role="an older one")
+    assert guards.needs_plan(cluster, spec, made, wanted)
+    asked: list[str] = []
+    guards.agreed(cluster, spec, Outcome(), "mine", asked.append)
+    assert asked[0].startswith(
+        "Recreate node0, node1 of 'demo', as this version of hvdctl sets containers up in another way?"
+    )
+    cluster.forget("containers")
+    cluster.complete("configure", 1)
+    assert guards.needs_plan(cluster, spec, made, wanted), "a version without that record made them"
+
+
+@real
+@pytest.mark.parametrize("words", [["up"], ["up", "--keep-image"]])
+def test_an_upgrade_that_failed_is_asked_about_again(
+    hvdctl: Hvdctl, engine: FakeEngine, upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """The nodes have the image that was applied, not the one that was asked for last."""
+    assert hvdctl("up", "--name", "demo", "--nodes", "2").code == 0
+    before = ids(engine)
+    upgrade()
+    with monkeypatch.context() as broken:
+        broken.setattr(terraform.Terraform, "_run", fails)
+        assert hvdctl("up", "--name", "demo", "-y").code == 1
+    told = hvdctl(*words, "--name", "demo")
+    assert ids(engine) == before
+    if "--keep-image" in words:
+        assert told.code == 0, told.err
+        assert {image_of(engine, node.name) for node in Cluster("demo").nodes()} == {OLD}
+    else:
+        assert (told.code, "Recreate node0, node1 of 'demo'" in told.err) == (2, True)
+
+
+def fails(self: Any, command: str, env: Any, on_event: Any, **options: Any) -> Outcome:
+    if command == "plan":
+        return run(self, command, env, on_event, **options)
+    raise PhaseError("terraform apply failed: no network")
+
+
+run = terraform.Terraform._run
 
 
 @pytest.mark.parametrize("words", [["down"], ["scale", "--nodes", "1"], ["up", "--nodes", "1"]])

@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from hvdctl import handover, images, jobs, owner, paths, providers
-from hvdctl.cluster import Cluster
+from hvdctl.cluster import Cluster, digest
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.owner import Claim
 from hvdctl.spec import Spec, masked
-from hvdctl.terraform import Outcome, Terraform, binary, variables
+from hvdctl.terraform import Outcome, Terraform, binary, unfinished, variables
 
 # Variables that Terraform may have to recreate a node for; it changes all others in place.
 _REPLACING = ("image", "gpus", "share", "options")
@@ -67,16 +67,18 @@ def name(cluster: Cluster, spec: Spec) -> list[Claim]:
     return found
 
 
-def unmarked(cluster: Cluster, provider: providers.Provider, claims: Sequence[Claim], ask: Ask, *, known: bool) -> None:
+def unmarked(
+    cluster: Cluster, provider: providers.Provider, claims: Sequence[Claim], ask: Ask, *, force: bool = False
+) -> None:
     """The user says, once, that what has no owner mark is theirs, as older versions of hvdctl made it.
 
-    `known`: this home has a record of having made the cluster. Without one, only data that was kept is asked about:
-    what runs may be somebody else's.
+    Without a record of nodes that were made here, only data that was kept is asked about: what runs may be somebody
+    else's, also after an `up` of ours that failed beside it.
     """
     loose = [claim for claim in claims if not claim.mark]
     if not loose or owner.taken(provider.name, cluster.name, ""):
         return
-    if not known and (runs := next((claim for claim in loose if not claim.is_data), None)):
+    if not (force or cluster.nodes()) and (runs := next((claim for claim in loose if not claim.is_data), None)):
         raise UsageError(
             f"cluster {cluster.name!r} runs already, and this home does not know it ({paths.home()}): "
             f"{runs.thing} has no owner mark",
@@ -152,6 +154,8 @@ def needs_plan(cluster: Cluster, spec: Spec, terraform: Terraform, wanted: dict[
     return (
         providers.REGISTRY[spec.provider].expires
         or share_on_head(cluster, spec)
+        or unfinished(cluster.terraform)
+        or _containers_change(cluster, spec, str(wanted["image"]))
         or any(had.get(name) != wanted[name] for name in _REPLACING)
         or cluster.record("provision").get("module") != terraform.version()
     )
@@ -171,8 +175,7 @@ def agreed(cluster: Cluster, spec: Spec, planned: Outcome, image: str, ask: Ask)
 def recreated(cluster: Cluster, spec: Spec, planned: Outcome, image: str) -> list[str]:
     """The nodes that stay in the cluster and would start again from nothing, by name."""
     found = {int(match[1]) for match in map(_NODE.search, planned.changes.get("replace", [])) if match}
-    # On machines the node's container goes, which Terraform knows nothing of.
-    if providers.REGISTRY[spec.provider].kind == "machine" and _image(cluster) not in ("", image):
+    if _containers_change(cluster, spec, image):
         found |= set(range(min(spec.nodes, len(cluster.nodes()))))
     return [f"node{index}" for index in sorted(found)]
 
@@ -192,16 +195,32 @@ def ending(cluster: Cluster) -> str:
     return f"This ends {', '.join(named)}."
 
 
+def containers(image: str) -> dict[str, str]:
+    """What decides whether Ansible recreates the containers on machines, of which Terraform knows nothing."""
+    roles = paths.asset("playbooks", "roles")
+    files = [roles / "horovod" / part for part in ("defaults", "files", "tasks", "vars")]
+    return {"image": image, "role": digest(*files, roles / "nfs" / "files" / "mount.sh")}
+
+
+def _containers_change(cluster: Cluster, spec: Spec, image: str) -> bool:
+    if providers.REGISTRY[spec.provider].kind != "machine" or not cluster.nodes():
+        return False
+    made, wanted = cluster.record("containers"), containers(image)
+    # Earlier versions wrote nothing down about them; and none were made if configuring never came to its end.
+    return bool(made or cluster.record("configure")) and any(made.get(key) != wanted[key] for key in wanted)
+
+
 def _image(cluster: Cluster) -> str:
     """The image that the nodes were last made from; empty if that is not known."""
-    return str(variables(cluster.terraform).get("image") or "")
+    return str(cluster.record("containers").get("image") or variables(cluster.terraform).get("image") or "")
 
 
 def _why(cluster: Cluster, spec: Spec, image: str) -> str:
     """Why nodes would be recreated, with the way to keep them."""
     had = _image(cluster)
     if had == image:
-        return ""
+        again = _containers_change(cluster, spec, image)
+        return ", as this version of hvdctl sets containers up in another way" if again else ""
     stored = cluster.spec()
     if any(getattr(stored, key) != getattr(spec, key) for key in ("image", "framework", "jupyter", "gpus")):
         return f" from the image {masked(image)}"

@@ -111,8 +111,7 @@ def up(spec: Spec, progress: Progress, ask: guards.Ask = guards.refuse, *, keep_
         guards.states(cluster, terraform)
         guards.move(cluster, spec, terraform)
         provider.site.preflight(spec)
-        known = bool(cluster.nodes()) or terraform.has_state
-        guards.unmarked(cluster, provider, guards.name(cluster, spec), ask, known=known)
+        guards.unmarked(cluster, provider, guards.name(cluster, spec), ask)
         image = guards.image(cluster, spec, keep=keep_image)
         wanted = _variables(cluster, spec, image)
         if guards.needs_plan(cluster, spec, terraform, wanted):
@@ -165,6 +164,8 @@ def down(
             rescue.results(cluster, step, keep_data=keep_data, force=force, limit=max_size)
         with progress.phase("Removing") as step:
             jupyter.close(cluster)
+            # An `up` that failed may have found kept data on machines that stay, and never come to use it.
+            keep_data = keep_data or not (force or rescue.had_share(cluster) or not _lent(sites))
             failed = handover.undo(cluster, keep_data, step) or (None if force else _destroy(cluster, keep_data, step))
             silent = {one.name: why for one in sites if (why := _sweep(one, name, keep_data, force, step))}
         if failed and not verify:
@@ -305,6 +306,8 @@ def _configure(cluster: Cluster, spec: Spec, image: str, progress: Progress, sec
     with _timed(progress, "Configuring", seconds) as step:
         ssh.wait(cluster, [node for node in nodes if node.kind == "container"])
         configure.play(cluster, "up.yml", {**variables, "verify_nonce": wanted}, step.update)
+    if machines.names(nodes):
+        cluster.complete("containers", 0, **guards.containers(image))
     lab = jupyter.there(cluster, spec)
     cluster.complete("configure", seconds["configuring"], digest=wanted, ids=ids, jupyter=lab)
     cluster.complete("share", 0)  # from now on there may be data on it
@@ -338,9 +341,12 @@ def _sites(cluster: Cluster, force: bool) -> list[providers.Provider]:
         return list(providers.REGISTRY.values())
 
 
+def _lent(sites: list[providers.Provider]) -> bool:
+    return all(site.keeps_machines for site in sites)
+
+
 def _claimed(cluster: Cluster, sites: list[providers.Provider], force: bool, of: str, ask: guards.Ask) -> None:
     """Settle whose what stands is, before any of it goes."""
-    made = force or _terraform(cluster, cluster.spec()).has_state or bool(cluster.nodes())
     found: list[tuple[str, Claim]] = []
     for site in sites:
         try:
@@ -351,7 +357,7 @@ def _claimed(cluster: Cluster, sites: list[providers.Provider], force: bool, of:
             raise
         if of and any(claim.mark == of for claim in claims):
             owner.take(site.name, cluster.name, of)
-        guards.unmarked(cluster, site, claims, ask, known=made)
+        guards.unmarked(cluster, site, claims, ask, force=force)
         found += [(site.name, claim) for claim in claims]
     if not cluster.exists and found and not any(owner.mine(site, cluster.name, claim.mark) for site, claim in found):
         cluster.remove()  # the lock's folder

@@ -19,6 +19,7 @@ from hvdctl.errors import PhaseError, ToolMissing, UsageError
 _STATE = "terraform.tfstate"
 _VARIABLES = "terraform.tfvars.json"
 _PLANNED = "plan.tfvars.json"
+_APPLIED = "applied.tfvars.json"
 _LOCK = ".terraform.lock.hcl"
 
 
@@ -47,9 +48,18 @@ def binary() -> str:
 
 
 def variables(folder: Path) -> dict[str, Any]:
-    """What was asked for last in a cluster's folder; empty where that can't be read."""
+    """What was last applied as a whole in a cluster's folder; empty if that can't be read."""
+    return _read(folder / _APPLIED) or _read(folder / _VARIABLES)
+
+
+def unfinished(folder: Path) -> bool:
+    """Whether something else was asked for since, and came to its end only in part or not at all."""
+    return variables(folder) != _read(folder / _VARIABLES)
+
+
+def _read(file: Path) -> dict[str, Any]:
     try:
-        stored = json.loads((folder / _VARIABLES).read_text(encoding="utf-8"))
+        stored = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return stored if isinstance(stored, dict) else {}
@@ -91,7 +101,7 @@ class Terraform:
         return digest(self.module, paths.library() / "hvdctl" / "tfprovider")
 
     def variables(self) -> dict[str, Any]:
-        """What was asked for last."""
+        """What was last applied as a whole."""
         found = variables(self.folder)
         if not found:
             raise UsageError(f"{self.folder / _VARIABLES} can't be read", hint="`hvdctl up`")
@@ -104,7 +114,9 @@ class Terraform:
 
     def apply(self, variables: dict[str, Any], on_event: Callable[[str], None]) -> Outcome:
         with self._ready(variables) as env:
-            return self._run("apply", env, on_event, auto_approve=True)
+            outcome = self._run("apply", env, on_event, auto_approve=True)
+        write(self.folder / _APPLIED, json.dumps(variables, indent=2))
+        return outcome
 
     def destroy(self, on_event: Callable[[str], None], *, keep: tuple[str, ...] = ()) -> Outcome:
         """Remove all that the state knows of, but for the resource types to be kept, which are forgotten."""
