@@ -6,8 +6,8 @@ make torture ARGS="--seed 7 --rounds 5"              five rounds of a seed
 make torture ARGS="--seed 7 --first 3 --rounds 1"    one round again: each has its own random numbers
 
 A round brings a cluster to a good state, starts a verb, and injects a fault while the verb works. Then `up` or `down`
-must put all in order: every node once, every finished run still listed, and after `down` no container, network, volume,
-process or file left. It stops by itself, and exits with 1 if a round failed.
+must put all in order: every node once, every run that succeeded still listed and with its output, and after `down` no
+container, network, volume, process or file left. It stops by itself, and exits with 1 if a round failed.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ class Campaign:
     verbs: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     late: int = 0
+    missed: int = 0
+    small: tuple[Path, ...] = ()
+    """Folders that are small file systems of their own."""
 
     @property
     def home(self) -> Path:
@@ -70,8 +73,12 @@ class Campaign:
         return self.work / "gpulab"
 
     @property
+    def tmp(self) -> Path:
+        return self.work / "tmp"
+
+    @property
     def env(self) -> dict[str, str]:
-        return {**os.environ, "HVDCTL_HOME": str(self.home), "TMPDIR": str(self.work / "tmp"), "NO_COLOR": "1"}
+        return {**os.environ, "HVDCTL_HOME": str(self.home), "TMPDIR": str(self.tmp), "NO_COLOR": "1"}
 
 
 @dataclass
@@ -127,9 +134,10 @@ class Round:
         return self.do("up", *self.up_words(), "-y")
 
     def up_words(self) -> list[str]:
-        if self.provider == "gpulab":
-            return ["--file", str(self.campaign.spec), "--layout", f"{self.nodes}x1"]
-        return ["--nodes", str(self.nodes)]
+        return [*(["--file", str(self.campaign.spec)] if self.provider == "gpulab" else []), *self.size_words()]
+
+    def size_words(self) -> list[str]:
+        return ["--layout", f"{self.nodes}x1"] if self.provider == "gpulab" else ["--nodes", str(self.nodes)]
 
     def containers(self) -> dict[str, Any]:
         """The containers of the cluster: by the name of the node, or as the emulator names its jobs."""
@@ -138,50 +146,57 @@ class Round:
         return {str(one.labels.get(local.NAME_LABEL, one.name)): one for one in listed}
 
     def runs(self) -> set[int]:
-        """The runs that `jobs` lists."""
+        """The runs that `jobs` lists as good ones."""
         code, said = self.end(self.start("jobs", "--json"))
         if code:
             return set()
         return {int(row["id"]) for row in json.loads(said) if row.get("state") == "succeeded"}
 
 
-# Faults. Each takes the round and the process of the verb, and returns what has to be undone.
+# Faults. Each takes the round and the process of the verb, and returns what has to be undone; None if it hit nothing.
 
 Undo = Callable[[], None]
+Fault = Callable[[Round, subprocess.Popen[str]], Undo | None]
 
 
 def nothing_to_undo() -> None:
     return None
 
 
-def send(number: signal.Signals) -> Callable[[Round, subprocess.Popen[str]], Undo]:
-    def fault(_: Round, process: subprocess.Popen[str]) -> Undo:
+def send(number: signal.Signals) -> Fault:
+    def fault(_: Round, process: subprocess.Popen[str]) -> Undo | None:
+        over = process.poll() is not None
         process.send_signal(number)
-        return nothing_to_undo
+        return None if over else nothing_to_undo
 
     return fault
 
 
-def kill_child(round_: Round, process: subprocess.Popen[str]) -> Undo:
+def kill_child(round_: Round, process: subprocess.Popen[str]) -> Undo | None:
     """SIGKILL for one of the programs that the verb has started: Terraform, its plug-in, Ansible, ssh, rsync."""
-    children = [pid for pid in below(process.pid) if pid != process.pid]
-    if children:
-        victim = round_.random.choice(children)
-        round_.told.append(f"killed: {command(victim)[:100]}")
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(victim, signal.SIGKILL)
+    children: list[int] = []
+    while not children and process.poll() is None:
+        children = [pid for pid in below(process.pid) if pid != process.pid]
+        time.sleep(0.01)
+    if not children:
+        return None
+    victim = round_.random.choice(children)
+    round_.told.append(f"killed: {command(victim)[:100]}")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(victim, signal.SIGKILL)
     return nothing_to_undo
 
 
-def on_node(act: str) -> Callable[[Round, subprocess.Popen[str]], Undo]:
+def on_node(act: str) -> Fault:
     """Kill, remove or pause the container of a node."""
 
-    def fault(round_: Round, _: subprocess.Popen[str]) -> Undo:
+    def fault(round_: Round, process: subprocess.Popen[str]) -> Undo | None:
         from docker.errors import DockerException
 
-        there = round_.containers()
+        while not (there := round_.containers()) and process.poll() is None:
+            time.sleep(0.05)
         if not there:
-            return nothing_to_undo
+            return None
         name = round_.random.choice(sorted(there))
         round_.told.append(f"{act}: {name}")
         with contextlib.suppress(DockerException):
@@ -202,9 +217,13 @@ def on_node(act: str) -> Callable[[Round, subprocess.Popen[str]], Undo]:
     return fault
 
 
-def fill_disk(round_: Round, _: subprocess.Popen[str]) -> Undo:
-    """No byte is left in HVDCTL_HOME, which is a small file system of its own."""
-    filler = round_.campaign.home / "filler"
+def fill_disk(round_: Round, _: subprocess.Popen[str]) -> Undo | None:
+    """No byte is left in HVDCTL_HOME or in the folder for temporary files, which are small file systems."""
+    if not round_.campaign.small:
+        return None
+    folder = round_.random.choice(round_.campaign.small)
+    round_.told.append(f"full: {folder}")
+    filler = folder / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 2**20)
@@ -214,7 +233,7 @@ def fill_disk(round_: Round, _: subprocess.Popen[str]) -> Undo:
     return lambda: filler.unlink(missing_ok=True)
 
 
-FAULTS: dict[str, Callable[[Round, subprocess.Popen[str]], Undo]] = {
+FAULTS: dict[str, Fault] = {
     "SIGKILL": send(signal.SIGKILL),
     "SIGTERM": send(signal.SIGTERM),
     "SIGINT": send(signal.SIGINT),
@@ -262,11 +281,16 @@ def play(round_: Round, verb: str, fault: str, late: float, recovery: str) -> No
         round_.campaign.late += 1
     round_.told.append(f"* {fault} after {late:.2f} s")
     undo = FAULTS[fault](round_, process)
+    if undo is None:
+        round_.campaign.missed += 1
     try:
         round_.end(process)
     finally:
-        undo()
+        if undo:
+            undo()
     left_processes(round_, "after the fault")
+    if verb in ("run", "bench"):
+        kept |= round_.runs()
     if recovery == "up":
         round_.up()
         whole(round_)
@@ -274,6 +298,9 @@ def play(round_: Round, verb: str, fault: str, late: float, recovery: str) -> No
     take_down(round_)
     if lost := kept - round_.runs():
         raise Failure(f"runs {sorted(lost)} are not listed any more")
+    for run in sorted(kept):
+        if not round_.do("logs", str(run)).strip():
+            raise Failure(f"run {run} has lost its output")
     nothing_left(round_)
 
 
@@ -305,15 +332,15 @@ def nothing_left(round_: Round) -> None:
     deadline = time.monotonic() + 10  # a service ends its jobs in its own time
     while round_.containers() and round_.provider == "gpulab" and time.monotonic() < deadline:
         time.sleep(0.2)
-    if left := [*round_.containers()] + (local.leftovers(round_.name) if round_.provider == "local" else []):
+    if left := [*round_.containers(), *(claim.thing for claim in local.claims(round_.name))]:
         raise Failure(f"left on the engine: {', '.join(left)}")
     left_processes(round_, "after down")
     folder = round_.campaign.home / round_.name
     if files := [entry.name for entry in folder.glob("*") if entry.name not in ("runs", "bench")]:
         raise Failure(f"left in the cluster's folder: {', '.join(files)}")
-    temporary = round_.campaign.work / "tmp"
     # hvdctl's own folder there stays, and is empty.
-    if files := [entry.name for entry in temporary.rglob("*") if entry != temporary / f"hvdctl-{os.getuid()}"]:
+    own = round_.campaign.tmp / f"hvdctl-{os.getuid()}"
+    if files := [entry.name for entry in round_.campaign.tmp.rglob("*") if entry != own]:
         raise Failure(f"left in the temporary folder: {', '.join(files)}")
 
 
@@ -361,16 +388,18 @@ def prepared(seed: int, *, gpulab: bool) -> Iterator[Campaign]:
     """The folders, a small file system as HVDCTL_HOME if this user may mount one, and the emulator."""
     work = Path(tempfile.mkdtemp(prefix="hvdctl-torture-"))
     campaign = Campaign(work, seed)
-    for folder in (campaign.home, work / "tmp", work / "project"):
+    for folder in (campaign.home, campaign.tmp, work / "project"):
         folder.mkdir()
-    mounted = os.geteuid() == 0
+    # What this script asks of the engine is asked as the owner of the clusters.
+    os.environ["HVDCTL_HOME"] = str(campaign.home)
     emulator = None
     try:
-        if mounted:
-            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", campaign.home], check=True)
+        if os.geteuid() == 0:
+            for folder in (campaign.home, campaign.tmp):
+                subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", folder], check=True)
+                campaign.small += (folder,)
         else:
-            print("not root: HVDCTL_HOME is no file system of its own, so `full disk` is left out")
-            FAULTS.pop("full disk")
+            print("not root: no folder is a file system of its own, so `full disk` hits nothing")
         if gpulab:
             argv = [sys.executable, "-m", "hvdctl", "gpulab", "emulate", "--json", "--pace", "0.1"]
             emulator = subprocess.Popen(
@@ -383,8 +412,8 @@ def prepared(seed: int, *, gpulab: bool) -> Iterator[Campaign]:
         if emulator:
             emulator.terminate()
             emulator.wait(60)
-        if mounted:
-            subprocess.run(["umount", "-l", campaign.home], check=False)
+        for folder in campaign.small:
+            subprocess.run(["umount", "-l", folder], check=False)
         shutil.rmtree(work, ignore_errors=True)
 
 
@@ -408,7 +437,10 @@ def main() -> int:
                 failed.append(number)
             number += 1
     minutes = (time.monotonic() - began) / 60
-    print(f"\n{number - args.first} rounds in {minutes:.1f} min, {campaign.late} faults after the end")
+    print(
+        f"\n{number - args.first} rounds in {minutes:.1f} min, {campaign.late} faults after the end, "
+        f"{campaign.missed} that hit nothing"
+    )
     print("verbs:  " + ", ".join(f"{name} {count}" for name, count in campaign.verbs.most_common()))
     print("faults: " + ", ".join(f"{name} {count}" for name, count in campaign.faults.most_common()))
     for number in failed:
@@ -427,17 +459,15 @@ def one(campaign: Campaign, number: int, only: str | None) -> bool:
     recovery = chance.choice(["up", "down"])
     nodes = chance.choice([1, 2, 3])
     round_ = Round(campaign, number, chance, only or provider, f"torture{number}", nodes)
-    if round_.provider == "gpulab" and verb == "scale":
-        verb = "up"
     title = f"round {number}: {round_.provider}, {nodes} nodes, {fault} in {verb} after {late:.1f} s, then {recovery}"
     campaign.verbs[verb] += 1
     campaign.faults[fault] += 1
     began = time.monotonic()
     try:
         play(round_, verb, fault, late, recovery)
-    except Failure as failure:
+    except Exception as failure:  # whatever it is: the next round must not find what this one left
         print(
-            f"{title}: FAILED: {failure}",
+            f"{title}: FAILED: {failure if isinstance(failure, Failure) else repr(failure)}",
             *(f"    {line}" for text in round_.told for line in text.splitlines()),
             sep="\n",
         )
@@ -452,12 +482,11 @@ def clean(round_: Round) -> None:
     subprocess.run(round_.words("down", "-y", "--force"), env=round_.campaign.env, capture_output=True, check=False)
     for one in round_.containers().values():
         one.remove(force=True)
-    if round_.provider == "local":
-        local.sweep(round_.name, keep_data=False, step=Silent())
+    local.sweep(round_.name, keep_data=False, step=Silent())
     for pid in marked(f"HVDCTL_HOME={round_.campaign.home}".encode()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    for entry in (round_.campaign.work / "tmp").iterdir():
+    for entry in round_.campaign.tmp.iterdir():
         shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
 
 

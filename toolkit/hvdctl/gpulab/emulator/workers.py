@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from hvdctl import yamltext
 from hvdctl.errors import UsageError
 from hvdctl.gpulab.emulator.entries import entry
 
@@ -70,10 +70,10 @@ def read(file: Path | None) -> tuple[Worker, ...]:
     if file is None:
         return DEFAULT
     try:
-        listed = yaml.safe_load(file.read_text())
+        listed = yamltext.load(file.read_text())
     except OSError as error:
         raise UsageError(f"--workers {file}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except (UnicodeDecodeError, yamltext.NotYamlError):
         raise UsageError(f"--workers {file}: it is not YAML", hint=_EXAMPLE) from None
     if not isinstance(listed, list) or not listed:
         raise UsageError(f"--workers {file}: it is not a list of workers", hint=_EXAMPLE)
