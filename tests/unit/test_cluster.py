@@ -14,7 +14,7 @@ import pytest
 from hvdctl.cluster import Cluster, Node, command_line, digest, known, write
 from hvdctl.errors import LockedError, UsageError
 from hvdctl.spec import Spec
-from support import hold, make_nodes, wait_for
+from support import hold, make_nodes, refuse, wait_for
 
 
 def mode(path: Path) -> str:
@@ -72,6 +72,27 @@ def test_a_corrupt_file_is_named_and_kept(cluster: Cluster, name: str, text: str
     assert str(file) in refused.value.message
     assert "hvdctl down --name demo --force" in refused.value.hint
     assert file.read_text() == text
+
+
+@pytest.mark.parametrize("name", ["spec.json", "nodes.json", "phases.json"])
+def test_a_file_that_can_not_be_read_is_named(cluster: Cluster, name: str) -> None:
+    (cluster.folder / name).unlink()
+    (cluster.folder / name).mkdir()
+    with pytest.raises(UsageError, match=rf"{name} can't be read: Is a directory"):
+        _ = cluster.spec(), cluster.nodes(), cluster.record("configure")
+    assert cluster.exists
+
+
+def test_a_folder_that_can_not_be_looked_into_is_known_and_what_is_no_cluster_is_not(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("alpha", "closed", ".owner"):
+        Cluster(name).store_spec(Spec(name="alpha"))
+    (cluster.folder.parent / "a-file").write_text("")
+    refuse(monkeypatch, Cluster("closed").folder, Cluster(".owner").folder)
+    assert [one.name for one in known()] == ["alpha", "closed", "demo"]
+    with pytest.raises(UsageError, match=r"closed/spec\.json can't be read: Permission denied"):
+        Cluster("closed").spec()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"configure": []}', '{"configure": "yes"}'])

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hvdctl import collect, jobs
+from hvdctl import collect, jobs, providers
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError, JobFailed, UsageError
 from hvdctl.spec import Spec
-from support import RECORD, answer, keep, make_nodes
+from support import RECORD, Hvdctl, answer, keep, make_nodes
 
 
 @pytest.mark.parametrize("np", [0, -1, 5])
@@ -248,6 +250,31 @@ def test_each_working_directory_has_a_folder_of_its_own_that_stays() -> None:
     assert one != jobs.remote_dir(Path("/home/you/my project;x"))
     assert one.startswith("/shared/work/my-project-x-")
     assert jobs.remote_dir(Path("/")).startswith("/shared/work/root-")
+    assert jobs.remote_dir(Path("/home/caf\udce9")).startswith("/shared/work/caf--")
+
+
+def test_two_people_on_one_share_do_not_run_each_others_code(
+    hvdctl: Hvdctl, cluster: Cluster, fake_nodes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have their project in a folder of the same path, such as /root/train."""
+    answer(fake_nodes, "submit", {"id": 3})
+
+    def folder() -> str:
+        assert hvdctl("run", "--name", "demo", "--detach", "--", "x").code == 0
+        asked: str = json.loads((fake_nodes / "submit.request.node0").read_text())["workdir"]
+        return asked
+
+    assert folder() == jobs.remote_dir(Path.cwd()), "a share of the cluster's own is as it was"
+    local = providers.REGISTRY["local"]
+    for share, keeps in (("/srv/data", False), ("auto", True)):
+        monkeypatch.setenv("HVDCTL_HOME", str(tmp_path / "clusters"))
+        monkeypatch.setitem(providers.REGISTRY, "local", replace(local, keeps_share=keeps))
+        cluster.store_spec(Spec(name="demo", nodes=2, slots=2, share=share))
+        first = folder()
+        assert first == folder()
+        shutil.copytree(tmp_path / "clusters" / "demo", tmp_path / "other" / "demo", dirs_exist_ok=True)
+        monkeypatch.setenv("HVDCTL_HOME", str(tmp_path / "other"))
+        assert folder() != first
 
 
 def test_push_refuses_what_is_not_there_and_goes_below_the_share(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +13,10 @@ import pytest
 from hvdctl import collect, jobs
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError, UsageError
-from support import RECORD, Hvdctl, answer, keep
+from support import RECORD, Hvdctl, answer, keep, refuse
 
 DAMAGE = ["", "{", "[]", "{}", "[" * 100_000, json.dumps({**RECORD, "id": 2, "state": None}), json.dumps(RECORD)]
+DAMAGE += [json.dumps({**RECORD, "id": 2}).ljust(2**20 + 1)]
 
 
 @pytest.mark.parametrize("text", DAMAGE)
@@ -38,13 +41,13 @@ def test_a_damaged_copy_here_is_named_and_hides_no_other(hvdctl: Hvdctl, cluster
 def test_what_a_head_tells_is_checked_row_by_row(hvdctl: Hvdctl, cluster: Cluster, fake_nodes: Path) -> None:
     good = {**RECORD, "id": 1}
     odd = [{"id": 2}, {"id": 3, "state": "running", "np": "x", "launcher": "mpi"}, {"id": "../4"}, 5, None]
-    red = {**RECORD, "id": 6, "user_command": "\x1b[31mrm\x1b[0m\nrun 7"}
+    red = {**RECORD, "id": 6, "user_command": "\x1b[31mrm\x1b[0m\nrun\x9b2J 7"}
     answer(fake_nodes, "list", [good, *odd, red])
     told = hvdctl("jobs", "--name", "demo")
     assert told.code == 0, told.err
     states = {line.split()[0]: line.split()[1] for line in told.out.splitlines()[1:]}
     assert states == {"1": "succeeded", "2": "unreadable", "3": "unreadable", "6": "succeeded"}
-    assert "\x1b" not in told.out
+    assert "\x1b" not in told.out and "\x9b" not in told.out
 
 
 @pytest.mark.parametrize(
@@ -96,3 +99,29 @@ def test_a_full_disk_here_does_not_hide_how_a_run_ended(
     assert ("succeeded in 1.5 s" in told.err) == (state == "succeeded")
     told = hvdctl("run", "--name", "demo", "--json", "--", "x")
     assert json.loads(told.out)["state"] == state
+
+
+def test_a_run_whose_folder_refuses_is_named(hvdctl: Hvdctl, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for run in (1, 2, 3):
+        keep(cluster, run)
+    (cluster.folder / "nodes.json").unlink()
+    refuse(monkeypatch, cluster.runs / "2")
+    told = hvdctl("jobs", "--name", "demo")
+    assert told.code == 0, told.err
+    states = {line.split()[0]: line.split()[1] for line in told.out.splitlines()[1:]}
+    assert states == {"1": "succeeded", "2": "unreadable", "3": "succeeded"}
+    assert "Permission denied" in told.out
+
+
+def test_words_of_a_command_that_are_not_utf_8_are_shown(
+    hvdctl: Hvdctl, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(cluster, 1, user_command="x caf\udce9")
+    (cluster.folder / "nodes.json").unlink()
+    for words in ([], ["--json"]):
+        out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict")
+        monkeypatch.setattr(sys, "stdout", out)
+        told = hvdctl("jobs", "--name", "demo", *words)
+        assert told.code == 0, told.err
+        out.flush()
+        assert "caf\\udce9" in out.buffer.getvalue().decode()

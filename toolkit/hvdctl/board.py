@@ -178,4 +178,4 @@ def dim(text: str) -> str:
 
 def printable(text: str) -> str:
     """The text without what would move the cursor or paint."""
-    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f]", "", text)
+    return re.sub(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x1f\x7f-\x9f]", "", text)

@@ -99,7 +99,14 @@ class Cluster:
 
     @property
     def exists(self) -> bool:
-        return (self.folder / "spec.json").exists()
+        """Whether it has a spec, also one that can't be read: reading it says what is wrong."""
+        try:
+            (self.folder / "spec.json").stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return True
 
     def stored_spec(self) -> dict[str, Any] | None:
         """The keys of the last spec that was asked for; None for a cluster that never was.
@@ -225,6 +232,13 @@ class Cluster:
             data = json.loads((self.folder / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
+        except NotADirectoryError:
+            raise  # the home is no folder
+        except OSError as error:
+            raise UsageError(
+                f"{self.folder / name} can't be read: {error.strerror}",
+                hint="it needs to be a file of yours; what `sudo hvdctl` made belongs to root",
+            ) from None
         except ValueError as error:
             raise self._corrupt(name, str(error)) from None
         if not isinstance(data, dict):
@@ -245,7 +259,9 @@ def known() -> list[Cluster]:
     """Every cluster that has a folder with a spec."""
     home = paths.home()
     folders = sorted(home.iterdir()) if home.is_dir() else []
-    return [cluster for cluster in (Cluster(folder.name) for folder in folders) if cluster.exists]
+    # A name that begins with a dot is no cluster's.
+    named = (Cluster(folder.name) for folder in folders if not folder.name.startswith("."))
+    return [cluster for cluster in named if cluster.exists]
 
 
 def digest(*parts: object) -> str:

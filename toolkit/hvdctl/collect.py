@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from hvdctl import incoming, jobs
+from hvdctl.agent import store
 from hvdctl.cluster import Cluster
 from hvdctl.records import NUMBER
 
@@ -101,8 +101,8 @@ class _Known:
 def _started(record: Path) -> object:
     """When the run of a record began; None if there is no whole record."""
     try:
-        found = json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = store.read(record)
+    except (OSError, ValueError, RecursionError, MemoryError):
         return None
     return found.get("started") if isinstance(found, dict) else None
 

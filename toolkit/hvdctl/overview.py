@@ -59,13 +59,15 @@ def clusters(unasked: list[str]) -> list[dict[str, Any]]:
                     "net": spec["net"],
                 }
             )
-        except HvdctlError as error:
-            rows.append({"cluster": cluster.name, "state": f"unreadable: {error.message}"})
+        except (HvdctlError, OSError) as error:
+            rows.append({"cluster": cluster.name, "state": f"unreadable: {_why(error)}"})
     here = {row["cluster"]: row.get("provider") for row in rows}
     for provider, found in on_sites(unasked):
-        rows += [
-            row for name in found for row in _apart(provider, name, known=here.get(name, "") in (None, provider.name))
-        ]
+        for name in found:
+            try:
+                rows += _apart(provider, name, known=here.get(name, "") in (None, provider.name))
+            except (HvdctlError, OSError) as error:
+                unasked.append(f"{provider.name} can't be asked about {name}: {_why(error)}")
     return rows
 
 
@@ -86,6 +88,12 @@ def on_sites(unasked: list[str] | None = None) -> Iterator[tuple[providers.Provi
                 raise
             if unasked is not None:
                 unasked.append(f"{provider.name} can't be asked: {error.message}")
+
+
+def _why(error: HvdctlError | OSError) -> str:
+    if isinstance(error, HvdctlError):
+        return error.message
+    return f"{error.strerror} ({error.filename})" if error.filename else str(error)
 
 
 def _node_state(seen: str | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from hvdctl.agent import store
@@ -38,21 +37,9 @@ def numbers(cluster: Cluster) -> list[int]:
 
 def load(cluster: Cluster, run: int) -> Record:
     """The record of a run as kept here; an error that names the run if there is none, or if it is damaged."""
-    folder = cluster.runs / str(run)
-    if not (folder / "run.json").exists():
+    record = _read(cluster, run)
+    if record is None:
         raise UsageError(f"there is no run {run} of cluster {cluster.name!r}", hint="`hvdctl jobs` lists all")
-    try:
-        record = store.read(folder / "run.json")
-        problem = store.damage(record, str(run), _SHAPE)
-    except (OSError, ValueError, RecursionError) as error:
-        problem = _why(folder / "run.json", error)
-    if problem:
-        raise UsageError(
-            f"the record of run {run} of cluster {cluster.name!r} is damaged: {problem}",
-            hint=f"it is {folder / 'run.json'}; the run's logs may be whole",
-        )
-    if record["state"] not in FINAL:
-        record["state"] = "lost"
     return record
 
 
@@ -60,14 +47,12 @@ def rows(cluster: Cluster) -> list[Record]:
     """Every run that is kept here, in order; a damaged one says why, and hides no other."""
     found = []
     for run in numbers(cluster):
-        if not (cluster.runs / str(run) / "run.json").exists():
-            continue
         try:
-            record = load(cluster, run)
+            record = _read(cluster, run)
         except UsageError as error:
             found.append(unreadable(run, error.message))
         else:
-            found.append({**record, "command": record["user_command"]})
+            found += [{**record, "command": record["user_command"]}] if record else []
     return found
 
 
@@ -97,7 +82,23 @@ def _row(row: Record) -> Record:
     return unreadable(run, f"the record of run {run} is damaged: {problem}") if problem else row
 
 
-def _why(file: Path, error: Exception) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return "it is empty" if not file.stat().st_size else "it is not JSON"
+def _read(cluster: Cluster, run: int) -> Record | None:
+    """The record of a run; None if there is none. An error names the run whose record is damaged."""
+    file = cluster.runs / str(run) / "run.json"
+    try:
+        record = store.read(file)
+        problem = store.damage(record, str(run), _SHAPE)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        problem = error.strerror or str(error)
+    except (ValueError, RecursionError, MemoryError):
+        problem = "it is not JSON" if file.stat().st_size else "it is empty"
+    if problem:
+        raise UsageError(
+            f"the record of run {run} of cluster {cluster.name!r} is damaged: {problem}",
+            hint=f"it is {file}; the run's logs may be whole",
+        )
+    if record["state"] not in FINAL:
+        record["state"] = "lost"
+    return record

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agent_node import Node
-from hvdctl.agent import store
+from hvdctl.agent import query, store
 
 # Every file that the agent makes is refused while the marker is there, as on a share that a job has filled.
 _FULL = """\
@@ -142,3 +144,80 @@ def test_a_link_in_place_of_a_run_hides_no_other(node: Node, tmp_path: Path) -> 
     (tmp_path / "run.json").write_text("{}")
     (node.runs / "99").symlink_to(tmp_path)
     assert [row["id"] for row in node.ask("list")] == [run]
+
+
+def _loop(lock: Path) -> None:
+    lock.symlink_to(lock)
+
+
+@pytest.mark.parametrize("plant", [_loop, os.mkfifo, os.mkdir])
+def test_an_odd_lock_is_named_and_hides_no_other(node: Node, plant: Callable[[Path], None]) -> None:
+    """Of a run that has no final state: only then is its lock looked at."""
+    for _ in range(3):
+        record = node.finished(node.submit("true", np=1))
+    (node.runs / "2" / "run.json").write_text(json.dumps(record | {"id": 2, "state": "running"}))
+    (node.runs / "2" / "lock").unlink()
+    plant(node.runs / "2" / "lock")
+    rows = node.ask("list")
+    assert [(row["id"], row["state"]) for row in rows] == [(1, "succeeded"), (2, "unreadable"), (3, "succeeded")]
+    assert "the lock of run 2" in rows[1]["reason"]
+    told = node.call("show", "2")
+    assert (told.returncode, "the lock of run 2" in json.loads(told.stdout)["error"]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [(OSError(errno.ESTALE, "Stale file handle"), "Stale file handle"), (MemoryError(), "MemoryError")],
+)
+def test_what_the_share_refuses_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, why: str
+) -> None:
+    def refuse(folder: Path) -> dict[str, Any]:
+        raise error
+
+    monkeypatch.setattr(store, "load", refuse)
+    row = query.row(tmp_path / "7")
+    assert (row["id"], row["state"], row["reason"]) == (7, "unreadable", f"run 7 can't be read: {why}")
+
+
+def test_a_share_that_can_not_say_what_a_run_is_hides_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server has gone, or the disk is broken."""
+    for _ in range(2):
+        node.finished(node.submit("true", np=1))
+    monkeypatch.setenv("HVD_RUNS", str(node.runs))
+    real = os.lstat, os.stat, os.open
+
+    def broken(index: int) -> Callable[..., Any]:
+        def call(path: Any, *rest: Any, **more: Any) -> Any:
+            if str(path).startswith(str(node.runs / "1")):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            return real[index](path, *rest, **more)
+
+        return call
+
+    for index, name in enumerate(("lstat", "stat", "open")):
+        monkeypatch.setattr(os, name, broken(index))
+    rows = [query.row(store.runs() / str(number)) for number in store.ids()]
+    assert [(row["id"], row["state"]) for row in rows] == [(1, "unreadable"), (2, "succeeded")]
+    assert "Input/output error" in rows[0]["reason"]
+
+
+def test_a_record_of_many_bytes_is_not_read(node: Node) -> None:
+    record = node.finished(node.submit("true", np=1))
+    (node.runs / "1" / "run.json").write_text(json.dumps(record).ljust(2**20 + 1))
+    (row,) = node.ask("list")
+    assert row["state"] == "unreadable"
+    assert row["reason"] == "the record of run 1 can't be read: it has more than 1024 KiB"
+
+
+def test_a_command_that_no_record_takes_is_refused_and_leaves_nothing(node: Node) -> None:
+    request = {"command": ["x" * 1000] * 600, "np": 1, "launcher": "mpi", "hosts": [["localhost", 1]]}
+    told = node.call("submit", stdin=request)
+    assert (told.returncode, "the command is too long" in json.loads(told.stdout)["error"]) == (2, True)
+    assert list(node.runs.iterdir()) == []
+    assert node.finished(node.submit("true", *["x" * 1000] * 200, np=1))["state"] == "succeeded"
+
+
+def test_an_environment_may_be_larger_than_a_record(node: Node) -> None:
+    environment = {f"A{number}": "x" * 100_000 for number in range(12)}
+    assert node.finished(node.submit("true", np=1, env=environment))["state"] == "succeeded"

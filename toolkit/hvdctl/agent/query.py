@@ -35,13 +35,18 @@ def row(folder: Path) -> dict[str, Any]:
     """A run in short; one whose record is damaged says why, and hides no other."""
     try:
         record = store.load(folder)
-    except AgentError as error:
+    except (AgentError, OSError, MemoryError) as error:
+        told = str(error) if isinstance(error, AgentError) else f"run {folder.name} can't be read: {_why(error)}"
         nothing = dict.fromkeys((*_ROW, "command"))
-        return nothing | {"id": int(folder.name), "state": store.UNREADABLE, "reason": str(error)}
+        return nothing | {"id": int(folder.name), "state": store.UNREADABLE, "reason": told}
     short = {name: record.get(name) for name in _ROW} | {"command": record["user_command"]}
     if record["state"] == "running" and record.get("started") is not None:
         short["duration_s"] = round(store.now() - record["started"], 3)
     return short
+
+
+def _why(error: OSError | MemoryError) -> str:
+    return (isinstance(error, OSError) and error.strerror) or type(error).__name__
 
 
 def cancel(folder: Path) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Rank:
     def __init__(self, folder: Path, command: list[str]) -> None:
         record = store.read(folder / "run.json")
         self.folder = folder
-        user = store.read(folder / "env.json")
+        user = store.read(folder / "env.json", most=None)
         hidden = user.pop(COMMAND, None)
         self.command = command or (json.loads(hidden) if hidden else record["command"])
         self.workdir = record.get("workdir")

@@ -16,6 +16,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 import sys
 import time
 from math import isfinite
@@ -25,6 +26,9 @@ from typing import Any
 FINAL = ("succeeded", "failed", "cancelled")
 CANCELLED = 130  # the exit code of a run that was cancelled, as after Ctrl-C
 UNREADABLE = "unreadable"  # what stands for the state of a run whose record is damaged
+MOST = 2**20  # bytes of a record that is read
+# A new run's record leaves room for how the run ended, with the last lines of the rank that failed.
+MOST_AT_FIRST = MOST // 2
 # Blanks after a run's record, so that a longer one can be written in its place on a full share.
 _ROOM = 16384
 _TORN_S = 0.05
@@ -103,8 +107,8 @@ def run(folder: Path) -> dict[str, Any]:
         except ValueError:
             time.sleep(_TORN_S)  # on a full share it is written in place
             record = read(file)
-    except (OSError, ValueError, RecursionError) as error:
-        why = "it is empty" if not _size(file) else getattr(error, "strerror", None) or "it is not JSON"
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        why = getattr(error, "strerror", None) or ("it is not JSON" if _size(file) else "it is empty")
         raise AgentError(f"the record of run {folder.name} can't be read: {why}") from None
     if problem := damage(record, folder.name):
         raise AgentError(f"the record of run {folder.name} is damaged: {problem}")
@@ -135,7 +139,7 @@ def update(folder: Path, **fields: Any) -> dict[str, Any]:
 
 def lock(folder: Path, *, wait: bool) -> int | None:
     """A descriptor that holds the run's lock while a process has it open; None when another holds it."""
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -147,20 +151,30 @@ def lock(folder: Path, *, wait: bool) -> int | None:
 def supervised(folder: Path) -> bool:
     """Whether a supervisor lives, on whatever node: a lock, unlike a process id, is seen from all of them."""
     try:
-        descriptor = os.open(folder / "lock", os.O_RDONLY)
+        # A job may have put a link or a pipe there.
+        descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise AgentError(f"the lock of run {folder.name} is not a file")
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        finally:
+            os.close(descriptor)
     except FileNotFoundError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    finally:
-        os.close(descriptor)
+    except OSError as error:
+        raise AgentError(f"the lock of run {folder.name} can't be read: {error.strerror}") from None
     return False
 
 
-def read(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+def read(path: Path, most: int | None = MOST) -> dict[str, Any]:
+    """The JSON in a file; an error if it has more than `most` bytes."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
+        data = stream.read(-1 if most is None else most + 1)
+    if most is not None and len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most // 1024} KiB", str(path))
+    content: dict[str, Any] = json.loads(data.decode())
     return content
 
 
@@ -271,7 +285,7 @@ def _recorded(folder: Path) -> bool:
     """Whether this is the folder of a run. A job may have put a link there, or have taken rights away."""
     try:
         return not folder.is_symlink() and (folder / "run.json").is_file()
-    except PermissionError:
+    except OSError:
         return True  # reading it says what is wrong
 
 

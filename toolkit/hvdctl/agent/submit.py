@@ -34,9 +34,11 @@ def submit(request: dict[str, Any]) -> int:
         # The supervisor inherits the lock, so at no moment does the run look lost.
         lock = store.lock(folder, wait=True)
         _write(request, run_id, folder)
-    except OSError as error:
+    except (OSError, AgentError) as error:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, AgentError):
+            raise
         raise AgentError(f"the share takes no other run: {error.strerror} ({store.runs()})") from None
     words = [*agent(), "supervise", str(run_id), *(["--lock", str(lock)] if lock is not None else [])]
     detached(words, folder / "supervisor.log", lock)
@@ -72,6 +74,9 @@ def _write(request: dict[str, Any], run_id: int, folder: Path) -> None:
         "failed_rank": None,
         "supervisor": {"node": store.here(), "pid": None},
     }
+    if len(json.dumps(record, indent=1)) > store.MOST_AT_FIRST:
+        most = store.MOST_AT_FIRST // 1024
+        raise AgentError(f"the command is too long: the record of a run takes {most} KiB; put the words into a file")
     store.keep(folder, record)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import sys
 import time
 import traceback
@@ -47,6 +48,10 @@ class Verbs(TyperGroup):
 
 def guarded(app: Callable[[], object]) -> None:
     """Run the command line and leave with the right exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # Names and words of a command may hold bytes that are no text, and a terminal may not have each letter.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     login.hide()
     if sys.stdin.isatty() and sys.stderr.isatty():
         login.ask = _secret
@@ -92,7 +97,8 @@ def _traceback() -> Path | None:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"error-{time.strftime('%Y%m%d-%H%M%S')}.log"
         # An error may quote the command that failed.
-        file.write_text(redact.text(traceback.format_exc(), sys.argv[1:]))
+        told = redact.text(traceback.format_exc(), sys.argv[1:])
+        file.write_text(told, encoding="utf-8", errors="backslashreplace")
     except OSError:
         traceback.print_exc()
         return None
