@@ -101,6 +101,9 @@ async def _pump(source: Any, target: Any) -> None:
             await target.drain()
     with contextlib.suppress(OSError, asyncssh.Error):
         target.write_eof()
+    with contextlib.suppress(OSError, asyncssh.Error):
+        while await source.read(1 << 16):
+            pass  # a program whose output nobody reads would never end
 
 
 async def _listen(listening: Awaitable[asyncssh.SSHAcceptor]) -> asyncssh.SSHAcceptor:

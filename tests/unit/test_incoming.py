@@ -7,11 +7,13 @@ import json
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
-from hvdctl import collect, incoming, jobs
+from hvdctl import collect, incoming, jobs, process
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError, UsageError
 from loopback import Head
@@ -166,6 +168,76 @@ def test_a_file_that_grows_after_it_was_listed_is_bounded(cluster: Cluster, head
     with pytest.raises(HvdctlError, match="copying failed"):
         jobs.pull(cluster, "data", tmp_path / "here", limit=10**6, into=True)
     assert sum(file.stat().st_size for file in (tmp_path / "here").rglob("*") if file.is_file()) <= 10**6
+
+
+# The sizes are small when they are listed; the second call is the copy.
+_SWOLLEN = (
+    'if [ $(wc -l <$calls) = 1 ]; then exec $real "$@"; fi\n'
+    "for file in $SHARE/data/*; do head -c 900000 /dev/urandom >$file; done\n"
+)
+
+
+def many(head: Head) -> None:
+    (head.share / "data").mkdir()
+    for number in range(40):
+        (head.share / "data" / str(number)).write_text("small")
+
+
+@pytest.mark.parametrize("most", ["limit", "listed"])
+def test_many_files_that_are_larger_than_they_were_listed_do_not_come(
+    cluster: Cluster, head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str
+) -> None:
+    """Each is below the limit, and all together are not."""
+    many(head)
+    head.rsync(f'{_SWOLLEN}exec $real "$@"')
+    if most == "listed":
+        monkeypatch.setattr(incoming, "_MORE_BYTES", 10**6)
+    with pytest.raises(HvdctlError, match="the head sends more than it has listed"):
+        jobs.pull(cluster, "data", tmp_path / "here", limit=10**6 if most == "limit" else incoming.LIMIT)
+    assert tree(tmp_path / "here") == []
+
+
+def test_a_copy_is_ended_as_soon_as_too_much_has_come(cluster: Cluster, head: Head, tmp_path: Path) -> None:
+    many(head)
+    # All 36 MB would take half a minute.
+    head.rsync(f'{_SWOLLEN}exec $real "$1" "$2" --bwlimit=1200 "${{@:3}}"')
+    began = time.monotonic()
+    with pytest.raises(HvdctlError, match="the head sends more than it has listed"):
+        jobs.pull(cluster, "data", tmp_path / "here", limit=2 * 10**6)
+    assert time.monotonic() - began < 15
+    assert list((tmp_path / "here").iterdir()) == []
+    assert not [pid for pid in Path("/proc").glob("[0-9]*") if str(tmp_path / "here").encode() in words_of(pid)]
+
+
+def words_of(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_file_is_bounded_by_what_was_listed(
+    cluster: Cluster, head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    real = process.capture
+
+    def capture(argv: Any, **more: Any) -> Any:
+        seen.append(argv)
+        return real(argv, **more)
+
+    monkeypatch.setattr(process, "capture", capture)
+    (head.share / "data").write_text("small")
+    jobs.pull(cluster, "data", tmp_path)
+    assert f"--fsize={5 + 2**30}" in seen[-1]
+
+
+def test_folders_that_nobody_asked_for_are_counted(tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / str(number) / "empty").mkdir(parents=True)
+    assert incoming._measure(tmp_path, 0, 16) > 0
+    with pytest.raises(HvdctlError, match="15 names"):
+        incoming._measure(tmp_path, 0, 15)
 
 
 @pytest.mark.parametrize("place", ["data/sub", "data/sub/config", "data"])

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,24 @@ def test_gather_counts_silence_as_a_failure() -> None:
 
 def test_gather_of_nothing() -> None:
     assert process.gather([], timeout=1) == []
+
+
+def test_each_works_on_no_more_than_so_many_and_keeps_the_order() -> None:
+    meeting, busy, most = threading.Barrier(3), 0, 0
+    lock = threading.Lock()
+
+    def work(thing: int) -> int:
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(most, busy)
+        meeting.wait(timeout=30)  # one after the other would never end
+        with lock:
+            busy -= 1
+        return thing * thing
+
+    assert process.each(work, range(6), at_once=3) == [0, 1, 4, 9, 16, 25]
+    assert most == 3
 
 
 GATHERS = """

@@ -15,9 +15,11 @@ import shlex
 import shutil
 import stat
 import subprocess
+import time
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
@@ -31,6 +33,12 @@ MOST_FILES = 1_000_000
 _LONGEST_PATH = 1024
 _LONGEST_NAME = 255
 _STAGE = ".hvdctl-arriving-"
+# A file may grow after it was listed, and a file that is under way has two names.
+_MORE_BYTES = 2**30
+_MORE_NAMES = 100
+# How often the folder where files arrive is measured, and how much longer than measuring it the pause lasts.
+_EVERY_S = 0.2
+_PAUSE = 4
 
 # For what hvdctl keeps, and for what the user asked for.
 PRIVATE = "D700,F600"
@@ -177,14 +185,19 @@ def copy(
             f"{amount(size)} are to come, and the disk of {target} has {amount(free)} free",
             hint="free some space there, or choose another folder",
         )
-    # A file may grow meanwhile, but not past the limit.
+    # The sizes are those that the head told, and rsync there may be a job's own.
     bound = shutil.which("prlimit")
-    bounded = [bound, f"--fsize={limit}", "--"] if bound else []
+    largest = min(limit, max([thing.size for thing in files], default=0) + _MORE_BYTES)
+    bounded = [bound, f"--fsize={largest}", "--"] if bound else []
     words = ["--times", "--perms", f"--chmod={modes}", "--compress", "--ignore-missing-args"]
     names = b"".join(thing.name + b"\0" for thing in new).decode()
     target.mkdir(parents=True, exist_ok=True)
     with scratch.folder(target, _STAGE) as stage:
-        done = process.capture([*bounded, *_argv(cluster, words, base, stage)], stdin=names, env=_environment())
+        most = min(limit, size + _MORE_BYTES)
+        watch = partial(_measure, stage, most, len(_ways([thing.name for thing in new])) + _MORE_NAMES)
+        argv = [*bounded, *_argv(cluster, words, base, stage)]
+        done = process.capture(argv, stdin=names, env=_environment(), watch=watch)
+        watch()
         refuse_links(target, [thing.name for thing in new])
         arrived = _settled(stage, target, new, keeps)
     if done.returncode not in (0, 24):
@@ -192,6 +205,28 @@ def copy(
             raise HvdctlError(f"no space is left on this machine's disk, in {target}", hint="free some space there")
         raise HvdctlError(f"copying failed: {reason(done.stderr.splitlines())}")
     return arrived
+
+
+def _measure(stage: Path, size: int, names: int) -> float:
+    """Raise if more has arrived than may; the seconds until it is to be measured again."""
+    began = time.monotonic()
+    found, count, folders = 0, 0, [os.fspath(stage)]
+    while folders:
+        # A file or folder may go while it is looked at.
+        with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                count += 1
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    found += entry.stat(follow_symlinks=False).st_size
+        if found > size or count > names:
+            raise HvdctlError(
+                f"copying failed: the head sends more than it has listed, over {amount(size)} or {names} names",
+                hint="try again when no job writes there; or rsync on the head is not the real one",
+            )
+    return max(_EVERY_S, _PAUSE * (time.monotonic() - began))
 
 
 def _settled(stage: Path, target: Path, things: Sequence[Thing], keeps: Callable[[str, Path], str]) -> Arrived:
@@ -244,10 +279,7 @@ def _moved(staged: Path, place: Path) -> None:
 
 def refuse_links(target: Path, names: Sequence[bytes]) -> None:
     """Raise if the target, or anything below it on the way to these names, is a link."""
-    ways = {
-        b"/".join(parts[:count]) for name in names for parts in [name.split(b"/")] for count in range(len(parts) + 1)
-    }
-    for way in sorted({b"", *ways}):
+    for way in sorted({b"", *_ways(names)}):
         path = target / os.fsdecode(way)
         try:
             linked = stat.S_ISLNK(path.lstat().st_mode)
@@ -258,6 +290,12 @@ def refuse_links(target: Path, names: Sequence[bytes]) -> None:
                 f"{path} is a link, and what comes from nodes is not written through links",
                 hint="remove it, or name the folder that it points to",
             )
+
+
+def _ways(names: Sequence[bytes]) -> set[bytes]:
+    """The names, and the folders that lead to them."""
+    parted = [name.split(b"/") for name in names]
+    return {b"/".join(parts[:count]) for parts in parted for count in range(len(parts) + 1)}
 
 
 def unfit(name: bytes) -> str:

@@ -28,7 +28,7 @@ _PACKAGES = {
     "qemu-img": "qemu-utils",
     "vde_switch": "vde2",
 }
-# Commands that `gather` has at work at the same time.
+# What `gather` and `each` have at work at the same time.
 AT_ONCE = 32
 
 _Thing = TypeVar("_Thing")
@@ -56,8 +56,13 @@ def capture(
     stdin: str | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
+    watch: Callable[[], float] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run to the end and return exit code, stdout and stderr as text."""
+    """Run to the end and return exit code, stdout and stderr as text.
+
+    `watch`, in place of a timeout, is called meanwhile, again after the seconds that it returns. What it raises ends
+    the command.
+    """
     words = _bound(argv)
     with subprocess.Popen(
         words,
@@ -70,13 +75,21 @@ def capture(
         start_new_session=True,  # Ctrl-C is for us to act on
     ) as child:
         try:
-            out, said = child.communicate(stdin, timeout=timeout)
+            out, said = _watched(child, stdin, watch) if watch else child.communicate(stdin, timeout=timeout)
         except BaseException:
             # With all that it started: an ssh that is killed leaves its connection to a jump host.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             raise
     return subprocess.CompletedProcess(words, child.returncode, out, said)
+
+
+def _watched(child: subprocess.Popen[str], stdin: str | None, watch: Callable[[], float]) -> tuple[str, str]:
+    while True:
+        try:
+            return child.communicate(stdin, timeout=watch())
+        except subprocess.TimeoutExpired:
+            stdin = None  # it has the text
 
 
 def lines(
@@ -135,29 +148,40 @@ def gather(
 
     Ctrl-C leaves at once. No command is started after that; those under way end with hvdctl, or at their timeout.
     """
-    todo = list(commands)
-    turn, over = threading.Semaphore(AT_ONCE), threading.Event()
 
     def one(argv: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+        try:
+            return (run or capture)(argv, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess([], 124, "", f"no answer within {timeout:.0f} s")
+
+    return each(one, list(commands))
+
+
+def each(work: Callable[[_Thing], _Found], things: Sequence[_Thing], *, at_once: int | None = None) -> list[_Found]:
+    """What work finds for each thing, in their order; so many are worked on at the same time.
+
+    Ctrl-C and the first error leave at once. No work is started after that.
+    """
+    turn, over = threading.Semaphore(at_once or AT_ONCE), threading.Event()
+
+    def one(thing: _Thing) -> _Found:
         with turn:
             if over.is_set():
-                return subprocess.CompletedProcess([], 124, "", "not started")
-            try:
-                return (run or capture)(argv, timeout=timeout)
-            except subprocess.TimeoutExpired:
-                return subprocess.CompletedProcess([], 124, "", f"no answer within {timeout:.0f} s")
+                raise RuntimeError("not started")  # nobody listens any more
+            return work(thing)
 
-    answers: dict[int, subprocess.CompletedProcess[str]] = {}
-    told = apart(one, todo)
+    answers: dict[int, _Found] = {}
+    told = apart(one, things)
     try:
-        while len(answers) < len(todo):
+        while len(answers) < len(things):
             index, found = told.get()
             if isinstance(found, Exception):
                 raise found
             answers[index] = found
     finally:
         over.set()
-    return [answers[index] for index in range(len(todo))]
+    return [answers[index] for index in range(len(things))]
 
 
 def apart(
