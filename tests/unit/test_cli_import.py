@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +70,33 @@ def test_a_file_becomes_a_spec_that_hvdctl_reads(hvdctl: Hvdctl) -> None:
     assert text.startswith("# Written by `hvdctl import virtual-wall.rspec`;")
     spec = load(Path("hvdctl.yml"), {})
     assert (spec.name, spec.provider, spec.nodes, spec.net) == ("wall", "static", 3, 10**9)
+
+
+@pytest.mark.parametrize("verb", [["import", str(SAMPLES / "pbs_nodefile")], ["init"]])
+def test_a_full_disk_leaves_the_file_that_was_there(tmp_path: Path, verb: list[str]) -> None:
+    """A limit on the size of files stands for the disk."""
+    spec = tmp_path / "full" / "hvdctl.yml"
+    spec.parent.mkdir()
+    spec.write_text("nodes: 7\n")
+    words = ["prlimit", "--fsize=20", sys.executable, "-c", "from hvdctl import cli; cli.main()", *verb, "--force"]
+    refused = subprocess.run(words, cwd=spec.parent, capture_output=True, text=True, check=False)
+    assert (refused.returncode, "hvdctl.yml can't be written: File too large" in refused.stderr) == (2, True)
+    assert spec.read_text() == "nodes: 7\n"
+    assert list(spec.parent.iterdir()) == [spec]
+
+
+def test_a_file_that_is_written_over_keeps_its_place_and_mode(hvdctl: Hvdctl, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.yml"
+    kept.write_text("nodes: 7\n")
+    kept.chmod(0o640)
+    Path("hvdctl.yml").symlink_to(kept)
+    assert hvdctl("import", str(SAMPLES / "pbs_nodefile"), "--force").code == 0
+    assert Path("hvdctl.yml").is_symlink()
+    assert (kept.stat().st_mode & 0o777, yaml.safe_load(kept.read_text())["slots"]) == (0o640, 4)
+    usual = os.umask(0o027)
+    assert hvdctl("import", str(SAMPLES / "pbs_nodefile"), "--output", "new.yml").code == 0
+    assert os.umask(usual) == 0o027
+    assert Path("new.yml").stat().st_mode & 0o777 == 0o640
 
 
 def test_an_existing_file_is_not_written_over(hvdctl: Hvdctl) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -27,6 +29,22 @@ def write(file: Path, content: str | bytes, mode: int = 0o600) -> None:
             error.filename = str(file)  # a full disk is told with the file that it has no room for
         raise
     sync(file.parent)
+
+
+def rewrite(file: Path, content: str) -> None:
+    """Write a file of the user's own all or nothing: through a link, with the mode and owner that it has."""
+    target = Path(os.path.realpath(file))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+    if not target.exists():
+        os.umask(usual := os.umask(0))
+        write(target, content, 0o666 & ~usual)
+    elif (known := target.stat()) and stat.S_ISREG(known.st_mode):
+        write(target, content, stat.S_IMODE(known.st_mode))
+        with contextlib.suppress(OSError):  # root may
+            os.chown(target, known.st_uid, known.st_gid)
+    else:
+        target.write_text(content, encoding="utf-8")  # such as /dev/stdout
 
 
 def sync(folder: Path) -> None:

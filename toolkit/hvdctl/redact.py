@@ -62,6 +62,8 @@ def _flags(arguments: Sequence[str]) -> list[str]:
             plain[index] = f"--env={_named(given)}"
         elif index and arguments[index - 1] == "--env":
             plain[index] = _named(word)
+        elif word.startswith("--option="):
+            plain[index] = f"--option={words([word.removeprefix('--option=')])[0]}"
     return plain
 
 

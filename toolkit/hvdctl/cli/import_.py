@@ -38,6 +38,7 @@ def import_(
     from hvdctl import importers
     from hvdctl.cli.terminal import Terminal
     from hvdctl.errors import UsageError
+    from hvdctl.files import rewrite
 
     terminal = Terminal(as_json=json)
     stdout = str(output) == "-"
@@ -57,7 +58,7 @@ def import_(
     text = importers.written(values, files or [])
     if not stdout:
         try:
-            output.write_text(text, encoding="utf-8")
+            rewrite(output, text)
         except OSError as error:
             raise UsageError(f"{output} can't be written: {error.strerror}") from None
     for note in found.notes:

@@ -21,13 +21,14 @@ def init(
     """
     from hvdctl.cli.terminal import Terminal
     from hvdctl.errors import UsageError
+    from hvdctl.files import rewrite
     from hvdctl.spec import template
 
     terminal = Terminal(as_json=json)
     if path.exists() and not force:
         raise UsageError(f"{path} exists", hint="`hvdctl init --force` writes over it")
     try:
-        path.write_text(template(), encoding="utf-8")
+        rewrite(path, template())
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror}") from None
     terminal.result({"file": str(path)}, lambda: terminal.line(f"wrote {path}; `hvdctl up` makes that cluster"))
