@@ -85,6 +85,8 @@ def judge(records: list[results.Record], plan: Plan) -> dict[str, Any]:
         one for one in results.of_kind(records, "allreduce") if (one["net"], one["nodes"]) == (plan.shaped, plan.nodes)
     ]
     shares = [row["bus_bits"] / plan.shaped for ring in rings for row in ring["rows"] if row["bytes"] >= LARGE]
+    if not shares:
+        sys.exit(f"no allreduce of {LARGE} bytes or more was measured: this machine is too busy")
     several = [point for point in points if point["ranks"] > 1]
     return {
         "prediction_median_error": checked.median,
