@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hvdctl import engine, imageplan, images, qemu, vmimage
+from hvdctl import engine, imageplan, images, owner, qemu, vmimage
 from hvdctl.errors import UsageError
 from hvdctl.progress import Silent
 
@@ -63,10 +63,10 @@ class Engine:
         self.held.append(Container(self, labels, Path(mounts[0]["Source"])))
         return self.held[-1]
 
-    def _list(self, *, all: bool, filters: dict[str, str], ignore_removed: bool) -> list[Container]:
+    def _list(self, *, all: bool, filters: dict[str, list[str]], ignore_removed: bool) -> list[Container]:
         assert all and ignore_removed
-        name, _, value = filters["label"].partition("=")
-        return [one for one in self.held if one.labels.get(name) == value]
+        wanted = dict(label.split("=", 1) for label in filters["label"])
+        return [one for one in self.held if wanted.items() <= one.labels.items()]
 
 
 @pytest.fixture
@@ -102,14 +102,18 @@ def test_what_a_killed_build_left_is_removed_and_what_others_make_is_not(made: E
     root = Path(build().reference).parent
     left = root / ".making-dead"
     left.mkdir()
-    mine, theirs = Container(made, made.labels, left), Container(made, {"hvdctl.making": "/other/cache"}, tmp_path)
+    mine = Container(made, made.labels, left)
+    others = [
+        Container(made, {**made.labels, "hvdctl.making": "/other/cache"}, tmp_path),
+        Container(made, {**made.labels, owner.MARK: "0" * 16}, tmp_path),  # the same path in another home
+    ]
     mine.start()
-    made.held += [mine, theirs]
+    made.held += [mine, *others]
     assert [one.folder for one in vmimage.installed()] == [vmimage.image("pytorch").folder], "one being made is none"
 
     vmimage.image("pytorch").disk.unlink()
     build()
-    assert made.held == [theirs]
+    assert made.held == others
     assert not left.exists()
 
 

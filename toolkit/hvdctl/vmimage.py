@@ -14,9 +14,9 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hvdctl import engine, graph, imageparts, imageplan, images, paths, qemu
+from hvdctl import engine, graph, imageparts, imageplan, images, owner, paths, qemu
 from hvdctl.cluster import digest
 from hvdctl.errors import HvdctlError, PhaseError, UsageError
 from hvdctl.progress import Progress, Step
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 # The file system's size is what a guest sees; on disk there is only what is in it.
 _SIZE = "20G"
-# What a build has in hand: folders beside the images, and containers that carry the folder of the images as this label.
+# What a build has in hand: folders beside the images, and containers that carry the folder of the images as this
+# label. Others on the same engine may have the same path, so the owner's labels stand beside it.
 _MAKING = ".making-"
 _LABEL = "hvdctl.making"
 
@@ -102,8 +103,9 @@ def _clear(client: DockerClient, root: Path) -> None:
     """Remove what builds that were killed have left; it is our turn, so none of it is in use."""
     from docker.errors import NotFound
 
+    ours: dict[str, Any] = {"label": [f"{_LABEL}={root}", f"{owner.MARK}={owner.this().id}"]}
     try:
-        for maker in client.containers.list(all=True, filters={"label": f"{_LABEL}={root}"}, ignore_removed=True):
+        for maker in client.containers.list(all=True, filters=ours, ignore_removed=True):
             with contextlib.suppress(NotFound):
                 maker.remove(force=True, v=True)
     except engine.failures() as error:
@@ -127,7 +129,7 @@ def _write_disk(client: DockerClient, plan: imageplan.Plan, work: Path, log: Pat
         maker = client.containers.create(
             plan.names["vm"],
             ["hvd-build", "/out", _SIZE, "/out/images.tar"],
-            labels={_LABEL: str(work.parent)},
+            labels={_LABEL: str(work.parent), **owner.this().labels},
             network_mode="none",
             mounts=[Mount("/out", str(work), type="bind"), Mount("/making", None, type="volume")],
             # The engine inside mounts the layers that it unpacks. AppArmor's profile for containers refuses that, and

@@ -38,7 +38,8 @@ def test_the_folder_says_how_to_reach_it(tmp_path: Path) -> None:
         },
     }
     about = json.loads((home.folder / "emulator.json").read_text())
-    assert about == {"pid": os.getpid(), "url": "https://127.0.0.1:7/api/", "ssh_port": 8, "project": "demo"}
+    where = {"url": "https://127.0.0.1:7/api/", "ssh_port": 8, "project": "demo"}
+    assert about == {"pid": os.getpid(), **where, "label": home.id}
     found = subprocess.run(
         ["ssh-keygen", "-F", "[127.0.0.1]:8", "-f", home.folder / "known_hosts"], capture_output=True, check=False
     )

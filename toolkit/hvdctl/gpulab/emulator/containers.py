@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from hvdctl import engine
 from hvdctl.errors import HvdctlError
-from hvdctl.gpulab.emulator import storage
+from hvdctl.gpulab.emulator import marks, storage
+from hvdctl.gpulab.emulator.home import Home
 from hvdctl.gpulab.emulator.jobs import Job
 from hvdctl.gpulab.emulator.lab import NotStarted
 from hvdctl.gpulab.emulator.submission import PortMapping
@@ -22,15 +23,14 @@ if TYPE_CHECKING:
     from docker.types import Mount
 
 LABEL = "hvdctl.gpulab"
-PID_LABEL = "hvdctl.gpulab.pid"
 _SWEEPS = 10
 
 
 class Containers:
-    """The runner of a real emulator. `owner` is what its things are labelled with."""
+    """The runner of a real emulator. `label` is what its things are labelled with, beside the marks of its home."""
 
-    def __init__(self, owner: str, folder: Path, workers: Sequence[Worker], *, isolate: bool = False) -> None:
-        self.owner = owner
+    def __init__(self, label: str, folder: Path, workers: Sequence[Worker], *, isolate: bool = False) -> None:
+        self.label = label
         self.folder = folder
         self.workers = workers
         self.isolate = isolate
@@ -44,13 +44,13 @@ class Containers:
         for worker in self.workers:
             key = self._key(worker)
             if key not in self._networks:
-                self._networks[key] = self._network(f"{LABEL.replace('.', '-')}-{self.owner}{key}")
+                self._networks[key] = self._network(f"{LABEL.replace('.', '-')}-{self.label}{key}")
 
     def sweep(self) -> None:
         """No container and no network of this folder's emulator is left."""
         from docker.errors import APIError
 
-        of_ours: dict[str, Any] = {"label": f"{LABEL}={self.owner}"}
+        of_ours: dict[str, Any] = {"label": [f"{LABEL}={self.label}", marks.mine()]}
         for last in (False,) * _SWEEPS + (True,):
             try:
                 for container in self.client.containers.list(all=True, filters=of_ours, ignore_removed=True):
@@ -118,7 +118,7 @@ class Containers:
         return f"-{worker.name}" if self.isolate else ""
 
     def _labels(self) -> dict[str, str]:
-        return {LABEL: self.owner, PID_LABEL: str(os.getpid())}
+        return {LABEL: self.label, **marks.labels()}
 
     def _network(self, name: str) -> Network:
         from docker.errors import APIError
@@ -238,27 +238,27 @@ def _published(job: Job, container: Container) -> list[PortMapping]:
     return mapped
 
 
-def clear_killed() -> None:
-    """Remove what emulators that were killed left on this machine's engine."""
+def clear_killed(folder: Path) -> None:
+    """Remove what killed emulators of this home left on the engine, and what the one of this folder left.
+
+    A cluster that has the login of an emulator may belong to another home than the emulator.
+    """
     from docker.errors import APIError
+
+    label = Home(folder).last_id
+
+    def dead(labels: dict[str, str]) -> bool:
+        return (marks.ours(labels) or (bool(label) and labels.get(LABEL) == label)) and marks.ended(labels)
 
     client = engine.client()
     try:
-        found: list[Any] = client.containers.list(all=True, filters={"label": PID_LABEL}, ignore_removed=True)
-        for container in (one for one in found if not _runs(one.labels[PID_LABEL])):
+        found: list[Any] = client.containers.list(all=True, filters={"label": marks.PID}, ignore_removed=True)
+        for container in (one for one in found if dead(one.labels)):
             container.remove(force=True, v=True)
-        for network in client.networks.list(filters={"label": PID_LABEL}):
-            if not _runs(network.attrs["Labels"][PID_LABEL]):
+        for network in client.networks.list(filters={"label": marks.PID}):
+            if dead(network.attrs["Labels"]):
                 network.remove()
     except APIError as error:
         raise engine.describe(error) from error
     finally:
         client.close()
-
-
-def _runs(pid: str) -> bool:
-    """Whether an emulator has this number, which another process may have by now."""
-    try:
-        return b"emulate" in Path(f"/proc/{int(pid)}/cmdline").read_bytes().split(b"\0")
-    except (OSError, ValueError):
-        return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -14,7 +13,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from hvdctl import keys, paths
+from hvdctl import keys, owner, paths
+from hvdctl.cluster import digest
 from hvdctl.errors import LockedError
 from hvdctl.gpulab.emulator import pki
 
@@ -27,8 +27,11 @@ class Home:
 
     @property
     def id(self) -> str:
-        """What the engine's things of this folder are labelled with."""
-        return hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:8]
+        """What the engine's things of this folder are labelled with.
+
+        The path is no part of it: folders of the same path may share an engine, as in two containers.
+        """
+        return digest(self.host_key.public, owner.this().id)[:8]
 
     @property
     def login(self) -> Path:
@@ -82,6 +85,14 @@ class Home:
             return 0, 0
 
     @property
+    def last_id(self) -> str:
+        """The label of the emulator that last ran here, perhaps started with another HVDCTL_HOME; empty if unknown."""
+        try:
+            return str(json.loads(self._about.read_text())["label"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+    @property
     def _about(self) -> Path:
         return self.folder / "emulator.json"
 
@@ -102,5 +113,5 @@ class Home:
             "known_hosts": str(known_hosts),
         }
         self.spec.write_text(yaml.safe_dump({"provider": "gpulab", "options": options}, sort_keys=False))
-        about = {"pid": os.getpid(), "url": url, "ssh_port": ssh_port, "project": PROJECT}
+        about = {"pid": os.getpid(), "url": url, "ssh_port": ssh_port, "project": PROJECT, "label": self.id}
         self._about.write_text(json.dumps(about, indent=2) + "\n")
