@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import re
@@ -131,6 +132,19 @@ def test_every_site_answers_every_question(name: str) -> None:
     for question in asked:
         assert callable(getattr(site, question, None)), question
     assert REGISTRY[name].summary
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_every_site_takes_what_the_contract_gives(name: str) -> None:
+    site = importlib.import_module(REGISTRY[name].module)
+    for question, asked in vars(Site).items():
+        if question.startswith("_") or not callable(asked):
+            continue
+        wanted = [one for one in inspect.signature(asked).parameters.values() if one.name != "self"]
+        given = inspect.signature(getattr(site, question)).parameters.values()
+        assert [(one.name, one.kind, one.default) for one in given] == [
+            (one.name, one.kind, one.default) for one in wanted
+        ], question
 
 
 @needs_terraform

@@ -148,6 +148,7 @@ class Machines:
     def apply(self, nodes: int, **options: object) -> list[Node]:
         outcome = self.terraform.apply(self.variables(nodes, **options), lambda _: None)
         made = [Node.read(node) for node in outcome.outputs["nodes"]]
+        Cluster(self.name).complete("provision", 0)
         Cluster(self.name).store_nodes(made)
         return made
 

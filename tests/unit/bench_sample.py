@@ -212,6 +212,15 @@ def links(chance: random.Random, count: int = 4, net: int = G) -> Record:
     return {"kind": "links", "net": net, "pairs": pairs}
 
 
+def sampled_links(chance: random.Random, count: int) -> Record:
+    """Of so many nodes, each measured with its two neighbours only."""
+    record = links(chance, count)
+    record["pairs"] = [
+        one for one in record["pairs"] if (int(one["source"][4:]) - int(one["target"][4:])) % count in (1, count - 1)
+    ]
+    return record | {"of": count * (count - 1)}
+
+
 def fit() -> Record:
     return {"kind": "fit", "eta": 0.91, "alpha_s": 1.4e-4, "phi": 0.82, "eps": 0.03, "points": 8}
 

@@ -14,7 +14,7 @@ import pytest
 import typer.main
 from fake_engine import FakeEngine
 from fake_guests import NETWORK, Machine
-from hvdctl import cli, inventory, qemu
+from hvdctl import cli, inventory, neighbours, qemu
 from hvdctl.cluster import Cluster, write
 from hvdctl.spec import Spec
 from support import IMAGE, Hvdctl, Result, make_nodes, started_with, wait_for
@@ -35,6 +35,7 @@ def ctrl_c() -> None:
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the user's is read or written, no engine answers and no guest runs."""
     monkeypatch.setattr(qemu, "processes", lambda program="": [])
+    monkeypatch.setattr(neighbours, "LIMIT", tmp_path / "no-limit")
     monkeypatch.setenv("HVDCTL_HOME", str(tmp_path / "clusters"))
     monkeypatch.setenv("HVDCTL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")

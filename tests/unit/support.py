@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import signal
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_engine import FakeEngine
 from hvdctl import engine as engine_module
 from hvdctl import owner
@@ -118,6 +121,21 @@ def keep(cluster: Cluster, run: int, **facts: Any) -> Path:
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({**RECORD, "id": run, **facts}))
     return folder
+
+
+def refuse(patch: pytest.MonkeyPatch, *folders: Path) -> None:
+    """These folders and all in them are of another account: root, which tests may run as, could read all."""
+
+    def refusing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *rest: Any, **more: Any) -> Any:
+            if isinstance(path, str | Path) and any(folder in Path(path).parents for folder in folders):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return real(path, *rest, **more)
+
+        return call
+
+    for module, name in ((os, "stat"), (os, "lstat"), (os, "open"), (io, "open")):
+        patch.setattr(module, name, refusing(getattr(module, name)))
 
 
 def stand(engine: FakeEngine, *nodes: str, cluster: str = "demo", labels: dict[str, str] | None = None) -> None:

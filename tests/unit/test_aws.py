@@ -324,6 +324,7 @@ def test_nodes_are_seen_by_tag(account: Any) -> None:
     assert aws.observe("demo") == {"node0": "running", "node1": "running"}
     account.stop_instances(InstanceIds=[worker])
     assert aws.observe("demo") == {"node0": "running", "node1": "stopped"}
+    assert aws.observe("demo", ["node1"]) == {"node1": "stopped"}
     account.terminate_instances(InstanceIds=[head])
     assert aws.observe("demo")["node0"] == "terminated"
     assert aws.about("demo").startswith("m6i.large in eu-west-1")

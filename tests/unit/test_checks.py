@@ -3,16 +3,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
-from hvdctl import checks, jobs, links
+from hvdctl import checks, jobs, links, neighbours, ssh
 from hvdctl.cluster import Cluster
-from hvdctl.spec import Spec
-from support import IMAGE, Hvdctl, answer, stand
+from hvdctl.errors import HvdctlError
+from hvdctl.spec import Spec, parse
+from support import IMAGE, Hvdctl, answer, make_nodes, stand
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -121,6 +123,50 @@ def test_a_bad_build_is_named(whole: Path, monkeypatch: pytest.MonkeyPatch) -> N
     found = {check.name: check for check in checks.run(Spec(name="demo", image=IMAGE))}
     assert found["horovod build"].state == "fail"
     assert "node1 (no Gloo)" in found["horovod build"].detail
+
+
+@pytest.mark.parametrize(("provider", "at_once"), [("local", 3), ("aws", 6)])
+def test_builds_are_looked_at_side_by_side_but_no_more_than_shared_cores(
+    provider: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Cluster("demo")
+    made.store_spec(parse({"name": "demo", "provider": provider, "nodes": 6}, "x"))
+    nodes = make_nodes(6)
+    meeting, lock, busy = threading.Barrier(at_once), threading.Lock(), set[str]()
+
+    def agent(cluster: Cluster, node: str, *words: str, timeout: float) -> dict[str, Any]:
+        with lock:
+            busy.add(node)
+            assert len(busy) <= at_once
+        meeting.wait(timeout=30)  # one after the other would never end
+        with lock:
+            busy.remove(node)
+        if node == "node4":
+            raise HvdctlError("node4 gave no answer")
+        return {"ok": node != "node2", "problems": ["no Gloo"], "versions": {"horovod": "0.28.1"}}
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(ssh, "argv", lambda *_: ["true"])
+    monkeypatch.setattr(ssh, "agent", agent)
+    logins, builds = checks._on_all(made, nodes)
+    assert (logins.state, builds.state) == ("ok", "fail")
+    assert builds.detail == "not on node2 (no Gloo), node4 (node4 gave no answer)"
+
+
+@pytest.mark.parametrize(("limit", "state"), [("1024\n", "ok"), ("99", "fail"), ("", None), (None, None)])
+def test_the_room_for_neighbours_is_shown(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, state: str | None
+) -> None:
+    monkeypatch.setattr(neighbours, "LIMIT", tmp_path / "limit")
+    if limit is not None:
+        (tmp_path / "limit").write_text(limit)
+    found = {check.name: check for check in checks.run(Spec(nodes=10))}
+    assert getattr(found.get("neighbours"), "state", None) == state
+    assert "neighbours" not in {check.name for check in checks.run(Spec(nodes=10, provider="vm"))}
+    if state:
+        told = f"10 nodes need 100 entries of the neighbour table, this kernel takes {(limit or '').strip()}"
+        assert found["neighbours"].detail == told
+        assert ("gc_thresh3=256" in found["neighbours"].hint) == (state == "fail")
 
 
 def test_a_lost_node_fails_the_cluster(whole: Path, engine: FakeEngine) -> None:

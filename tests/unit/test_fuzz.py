@@ -121,7 +121,7 @@ def test_a_profile_of_another_shape_is_named(cluster: Cluster, change: dict[str,
 def test_a_damaged_measurement_is_none(
     hvdctl: Hvdctl, cluster: Cluster, bits: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def observe(cluster: str) -> dict[str, str]:
+    def observe(cluster: str, nodes: list[str] | None = None) -> dict[str, str]:
         return {"node0": "running", "node1": "running"}
 
     monkeypatch.setattr("hvdctl.sites.local.observe", observe)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeEngine
 from hvdctl import engine as engine_module
-from hvdctl import owner
+from hvdctl import neighbours, owner
 from hvdctl.errors import HvdctlError, ToolMissing, UsageError
 from hvdctl.progress import Silent
 from hvdctl.sites import local
 from hvdctl.spec import Spec
-from support import IMAGE
+from support import IMAGE, Hvdctl, stand
 
 
 @pytest.fixture
@@ -97,6 +97,60 @@ def test_preflight_refuses_what_it_has_not(engine: FakeEngine, tmp_path: Path) -
         local.preflight(Spec(image=IMAGE, gpus=2, share="auto"))
     with pytest.raises(UsageError, match="share: there is no folder"):
         local.preflight(Spec(image=IMAGE, gpus=0, share=str(tmp_path / "gone")))
+
+
+@pytest.fixture
+def limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with the limit of a kernel, as it is without any setting."""
+    file = tmp_path / "gc_thresh3"
+    file.write_text("1024\n")
+    monkeypatch.setattr(neighbours, "LIMIT", file)
+    return file
+
+
+def test_more_nodes_than_the_kernel_has_neighbours_for_are_refused_before_anything(
+    engine: FakeEngine, limit: Path, hvdctl: Hvdctl
+) -> None:
+    local.preflight(Spec(image=IMAGE, nodes=32))
+    with pytest.raises(UsageError) as refused:
+        local.preflight(Spec(image=IMAGE, nodes=33))
+    assert "33 nodes need 1089 entries of the neighbour table, this kernel takes 1024" in refused.value.message
+    key = "net.ipv4.neigh.default.gc_thresh"
+    assert f"`sudo sysctl -w {key}2=2048 {key}3=4096`" in refused.value.hint
+    engine.calls.clear()
+    told = hvdctl("up", "--name", "demo", "--image", IMAGE, "--nodes", "100")
+    assert (told.code, "100 nodes need 10000 entries" in told.err) == (2, True)
+    assert f"{key}2=16384 {key}3=32768" in told.err
+    assert not [call for call in engine.calls if call.startswith("POST")]
+    limit.write_text("32768")
+    local.preflight(Spec(image=IMAGE, nodes=100))
+
+
+@pytest.mark.parametrize("text", [None, "", "many"])
+def test_a_kernel_that_does_not_say_refuses_no_nodes(engine: FakeEngine, limit: Path, text: str | None) -> None:
+    if text is None:
+        limit.unlink()
+    else:
+        limit.write_text(text)
+    local.preflight(Spec(image=IMAGE, nodes=500))
+
+
+@pytest.mark.parametrize("host", ["tcp://10.0.0.1:2375", "ssh://me@lab"])
+def test_the_kernel_of_a_remote_engine_is_not_this_one(limit: Path, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    assert neighbours.room(500)
+    monkeypatch.setenv("DOCKER_HOST", host)
+    assert neighbours.room(500) is None
+    neighbours.require(500)
+
+
+def test_one_node_is_asked_about_without_a_look_at_the_others(engine: FakeEngine) -> None:
+    stand(engine, "node0", "node1", "node2")
+    engine.calls.clear()
+    assert local.observe("demo", ["node1"]) == {"node1": "running"}
+    (inspected,) = [call for call in engine.calls if call.endswith("/json") and call != "GET /containers/json"]
+    assert engine.container("hvdctl-demo-node1")["Id"] in inspected
+    assert local.observe("demo", ["node0", "node2", "node9"]) == {"node0": "running", "node2": "running"}
+    assert local.observe("demo", []) == {}
 
 
 def test_without_an_engine_each_question_says_so() -> None:

@@ -224,6 +224,7 @@ def test_nodes_are_seen_by_metadata(project: Project) -> None:
     (worker,) = [thing for thing in project.things if isinstance(thing, Server) and thing.id == "hvdctl-demo-node1"]
     worker.status = "SHUTOFF"
     assert site.observe("demo") == {"node0": "running", "node1": "shutoff"}
+    assert site.observe("demo", ["node1"]) == {"node1": "shutoff"}
     assert site.about("demo") == "m1.large in nova"
     assert site.clusters() == ["demo", "other"]
 

@@ -160,6 +160,20 @@ def test_links_of_a_cluster_without_its_variables_stay(cluster: Cluster) -> None
 
 
 @real
+def test_links_of_nodes_that_another_version_made_stay(site: FakeEngine) -> None:
+    """Another plugin may recreate nodes, which `up` asks about and a bench does not."""
+    pipeline.up(spec(nodes=1, net="1g"), Silent())
+    cluster, nodes, links = Cluster("demo"), ids(site), site.links()
+    cluster.complete("provision", 1, module="another")
+    with pytest.raises(UsageError, match="another version of hvdctl made the nodes of 'demo'") as refused:
+        pipeline.relink(cluster, 10**8, Silent())
+    assert refused.value.hint == "`hvdctl up --name demo` first"
+    assert (ids(site), site.links()) == (nodes, links)
+    pipeline.up(cluster.spec(), Silent())
+    pipeline.relink(cluster, 10**8, Silent())
+
+
+@real
 def test_a_failed_configuration_is_gone_on_with(site: FakeEngine, fake_nodes: Path) -> None:
     (fake_nodes / "unfit").write_text("node1")
     with pytest.raises(PhaseError, match="node1 failed"):

@@ -5,13 +5,18 @@ import os
 import shutil
 import stat
 import subprocess
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 from hvdctl import plugin
 from hvdctl.errors import PhaseError
+from hvdctl.tfprovider import serve
 from support import runs, wait_for
+from tf import runner
 
 
 def test_the_mirror_holds_a_program_where_terraform_looks(tmp_path: Path) -> None:
@@ -189,3 +194,20 @@ def test_a_plugin_that_says_nothing_is_ended(tmp_path: Path, monkeypatch: pytest
     assert time.monotonic() - began < 20
     if (tmp_path / "pid").exists():
         assert not runs(int((tmp_path / "pid").read_text()))
+
+
+def test_the_plugin_takes_all_calls_that_terraform_makes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that wait for their start hold a thread each; the library has ten."""
+    pools: list[ThreadPoolExecutor] = []
+
+    def server(thread_pool: ThreadPoolExecutor, **_: object) -> None:
+        pools.append(thread_pool)
+        raise InterruptedError
+
+    monkeypatch.setattr(grpc, "server", server)
+    monkeypatch.setattr(runner, "futures", runner.futures)
+    with pytest.raises(InterruptedError):
+        serve.run(["plugin", "--dev"])
+    meeting = threading.Barrier(200)
+    done = [pools[0].submit(meeting.wait, 60) for _ in range(200)]
+    assert sorted(one.result() for one in done) == list(range(200))

@@ -12,6 +12,7 @@ import pytest
 from fake_engine import FakeEngine
 from hvdctl import guards, incoming, providers, rescue
 from hvdctl.cluster import Cluster
+from hvdctl.progress import Silent
 from hvdctl.sites import local
 from hvdctl.spec import Spec
 from support import IMAGE, RECORD, Hvdctl, stand
@@ -48,6 +49,20 @@ def test_results_come_home_before_the_share_goes(
     assert (used.runs / "1" / "run.json").exists()
     assert (used.folder / "bench" / "b" / "results.jsonl").exists()
     assert engine.containers == {}
+
+
+def test_only_the_head_is_asked_about(used: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    observe = local.observe
+
+    def observed(cluster: str, nodes: list[str] | None = None) -> dict[str, str]:
+        asked.append(nodes)
+        return observe(cluster, nodes)
+
+    monkeypatch.setattr(local, "observe", observed)
+    rescue.results(used, Silent(), keep_data=False, force=False)
+    assert (used.runs / "1" / "run.json").exists()
+    assert asked == [["node0"]]
 
 
 def test_a_failed_copy_keeps_the_cluster_and_force_gives_it_up(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hvdctl import owner
+from hvdctl import jobs, owner
 from hvdctl.cluster import Cluster, Node, write
 from hvdctl.progress import Silent
 from hvdctl.sites import static
@@ -70,6 +70,18 @@ def test_observe_tells_the_container_of_each_machine(machines: Path) -> None:
         "node2": "no container",
         "node3": "unreachable",
     }
+
+
+def test_one_login_answers_for_one_machine(machines: Path) -> None:
+    cluster = stand(count=2)
+    (machines / "node1.machine" / "docker").write_text("hvdctl-demo running\n")
+    assert static.observe("demo", ["node1"]) == {"node1": "running"}
+    (login,) = (machines / "ssh.log").read_text().splitlines()
+    assert login.startswith("node1.machine ")
+    assert jobs.lost(cluster, ["node1"]) == []
+    assert len((machines / "ssh.log").read_text().splitlines()) == 2
+    assert (static.observe("demo", []), static.observe("demo", ["node7"])) == ({}, {})
+    assert len((machines / "ssh.log").read_text().splitlines()) == 2
 
 
 def test_a_machine_without_an_engine_has_no_container(machines: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
-from hvdctl import pipeline, plugin, terraform
+from hvdctl import pipeline, plugin, providers, terraform
 from hvdctl.cluster import Cluster
 from hvdctl.errors import PhaseError, ToolMissing, UsageError
 from hvdctl.spec import Spec
@@ -106,6 +106,20 @@ def test_the_calls_ask_nothing_and_are_machine_readable(
     assert len(plans) == 2, "init is run once for the same module"
     assert all("-json" in call.split() for call in plans)
     assert "-auto-approve" not in plans[0]
+
+
+@pytest.mark.parametrize(("provider", "at_once"), [("gpulab", 110), ("local", 10), ("aws", 10)])
+def test_nodes_that_queue_are_all_asked_for_at_once(
+    fake_terraform: Path, no_plugin: None, provider: str, at_once: int
+) -> None:
+    """A wave of ten that waits for room would keep the others from being submitted."""
+    assert providers.REGISTRY[provider].all_at_once == (at_once > 10)
+    cluster = Cluster("demo")
+    say(fake_terraform, "apply", [])
+    module = pipeline._terraform(cluster, Spec(name="demo", provider=provider, nodes=100))
+    module.apply({}, lambda _: None)
+    (call,) = [line for line in (fake_terraform / "calls").read_text().splitlines() if line.startswith("apply")]
+    assert f"-parallelism={at_once}" in call.split()
 
 
 def test_the_users_own_terraform_settings_do_not_reach_ours(

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
+from hvdctl import engine as engine_module
+from hvdctl import owner
 from hvdctl.tfprovider import link
 from hvdctl.tfprovider.network import HvdNetwork
 from hvdctl.tfprovider.node import HvdContainerNode
@@ -233,6 +235,37 @@ def test_a_container_of_someone_else_stays(node: Caller, engine: FakeEngine, pla
         "a container of that name exists that this cluster did not make; remove or rename it"
     ]
     assert theirs["id"] in engine.containers
+
+
+def helper(engine: FakeEngine, labels: dict[str, str]) -> None:
+    client: Any = engine_module.client()
+    client.containers.create(IMAGE, name="hvdctl-demo-node0-link", labels=labels)
+
+
+@pytest.mark.parametrize("labels", [{}, {**LABELS, owner.MARK: "0" * 16}])
+def test_a_container_of_someone_else_with_the_name_of_the_helper_stays(
+    node: Caller, engine: FakeEngine, planned: dict[str, Any], labels: dict[str, str]
+) -> None:
+    made = node.create(planned)
+    helper(engine, labels)
+    for told in (node.create(planned), node.update(made, {**made, "rate": 10**8})):
+        assert told in (None, made)
+        assert "a container hvdctl-demo-node0-link of that name exists that" in node.errors[0]
+    assert engine.names("containers") == ["hvdctl-demo-node0", "hvdctl-demo-node0-link"]
+
+
+def test_a_helper_that_a_killed_run_left_is_removed_with_its_own_node_only(
+    node: Caller, engine: FakeEngine, planned: dict[str, Any]
+) -> None:
+    made = node.create(planned)
+    helper(engine, LABELS)
+    node.update(made, {**made, "rate": 10**8})
+    assert node.errors == []
+    assert engine.names("containers") == ["hvdctl-demo-node0"]
+    helper(engine, LABELS)
+    engine.container("hvdctl-demo-node0")["Config"]["Labels"] = {}
+    assert node.create(planned) is None
+    assert engine.names("containers") == ["hvdctl-demo-node0", "hvdctl-demo-node0-link"], "the node is not ours"
 
 
 def test_a_node_that_ends_at_once_is_told_with_its_last_words_and_removed(

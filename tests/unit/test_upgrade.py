@@ -140,6 +140,7 @@ def test_a_new_module_or_plugin_is_planned_before_it_is_applied(cluster: Cluster
     made = pipeline._terraform(cluster, spec)
     wanted: dict[str, object] = {"image": spec.image, "gpus": 0, "share": "auto", "options": {}}
     cluster.terraform.mkdir()
+    (cluster.terraform / "terraform.tfstate").write_text('{"resources": [{}]}')
     (cluster.terraform / "terraform.tfvars.json").write_text(json.dumps(wanted))
     cluster.complete("provision", 1, module=made.version())
     assert not guards.needs_plan(cluster, spec, made, wanted)

@@ -50,6 +50,7 @@ def test_the_guests_are_told_by_what_they_were_started_with(
 def test_what_is_left_is_named_and_swept(here: Machine, planned: dict[str, Any], switch: dict[str, Any]) -> None:
     Caller(HvdVirtualMachine(HvdProvider())).create(planned)
     assert vm.observe("demo") == {"node1": "running"}
+    assert (vm.observe("demo", ["node1"]), vm.observe("demo", ["node0"])) == ({"node1": "running"}, {})
     assert vm.clusters() == ["demo"]
     pid = here.running["demo", "node1"]
     assert vm.leftovers("demo") == [

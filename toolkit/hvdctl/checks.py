@@ -14,6 +14,7 @@ from hvdctl import (
     jobs,
     jupyter,
     links,
+    neighbours,
     overview,
     paths,
     process,
@@ -66,6 +67,8 @@ def run(spec: Spec) -> Iterator[Check]:
     if _on_this_machine(spec):
         yield _memory(spec)
         yield _cores(spec)
+        if providers.one_machine(spec) and (room := neighbours.room(spec.nodes)):
+            yield Check("neighbours", "ok" if room.enough else "fail", str(room), "" if room.enough else room.hint)
     cluster = Cluster(spec.name)
     if cluster.exists and (engine_check is None or engine_check.state == "ok"):
         yield from _nodes(cluster)
@@ -107,23 +110,29 @@ def _nodes(cluster: Cluster) -> Iterator[Check]:
 
 
 def _on_all(cluster: Cluster, nodes: list[Node]) -> Iterator[Check]:
-    """SSH on every node, then the Horovod build there; a few at a time, as importing a framework takes a core."""
+    """SSH on every node, then the Horovod build there, which takes a core: no more at a time than nodes share."""
     answers = ssh.gather([ssh.argv(cluster, node.name, ["true"]) for node in nodes], timeout=30)
     silent = [n.name for n, done in zip(nodes, answers, strict=True) if done.returncode]
     yield _judged("ssh to nodes", silent, f"{len(nodes)} of {len(nodes)} answer, strict host keys")
     if silent:
         return
     faults, versions = [], ""
-    for node in nodes:
-        try:
-            answer = cast(dict[str, Any], ssh.agent(cluster, node.name, "doctor", timeout=200))
-        except HvdctlError as error:
-            faults.append(f"{node.name} ({error.message})")
-            continue
+    at_once = (os.cpu_count() or 1) if providers.here(cluster.spec()) else process.AT_ONCE
+    told = process.each(lambda node: _doctor(cluster, node), nodes, at_once=at_once)
+    for node, answer in zip(nodes, told, strict=True):
         if not answer.get("ok"):
             faults.append(f"{node.name} ({'; '.join(answer.get('problems', []))})")
-        versions = ", ".join(f"{name} {value}" for name, value in sorted(answer.get("versions", {}).items()))
+        found = ", ".join(f"{name} {value}" for name, value in sorted(answer.get("versions", {}).items()))
+        versions = found or versions
     yield _judged("horovod build", faults, f"{len(nodes)} of {len(nodes)} import it: {versions}")
+
+
+def _doctor(cluster: Cluster, node: Node) -> dict[str, Any]:
+    """What the node's agent says of its build; no answer is a problem of it."""
+    try:
+        return cast(dict[str, Any], ssh.agent(cluster, node.name, "doctor", timeout=200))
+    except HvdctlError as error:
+        return {"ok": False, "problems": [error.message]}
 
 
 def _share(cluster: Cluster, nodes: list[Node]) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hvdctl import handover, images, jobs, owner, paths, providers
 from hvdctl.cluster import Cluster, digest
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.owner import Claim
 from hvdctl.spec import Spec, masked
-from hvdctl.terraform import Outcome, Terraform, binary, unfinished, variables
+from hvdctl.terraform import Outcome, Terraform, binary, holds, unfinished, variables
 
 # Variables that Terraform may have to recreate a node for; it changes all others in place.
 _REPLACING = ("image", "gpus", "share", "options")
@@ -151,12 +152,15 @@ def needs_plan(cluster: Cluster, spec: Spec, terraform: Terraform, wanted: dict[
     if not cluster.nodes():
         return share_on_head(cluster, spec)
     had = variables(cluster.terraform)
+    had_keys, keys = _public_keys(had), _public_keys(wanted)
     return (
         providers.REGISTRY[spec.provider].expires
         or share_on_head(cluster, spec)
         or unfinished(cluster.terraform)
         or _containers_change(cluster, spec, str(wanted["image"]))
         or any(had.get(name) != wanted[name] for name in _REPLACING)
+        or any(had_keys[name] != keys[name] for name in had_keys.keys() & keys.keys())
+        or _stateless(cluster, spec)
         or cluster.record("provision").get("module") != terraform.version()
     )
 
@@ -174,7 +178,12 @@ def agreed(cluster: Cluster, spec: Spec, planned: Outcome, image: str, ask: Ask)
 
 def recreated(cluster: Cluster, spec: Spec, planned: Outcome, image: str) -> list[str]:
     """The nodes that stay in the cluster and would start again from nothing, by name."""
-    found = {int(match[1]) for match in map(_NODE.search, planned.changes.get("replace", [])) if match}
+    found = _numbers(planned, "replace")
+    if _stateless(cluster, spec):
+        there = {node.name for node in cluster.nodes()} & providers.REGISTRY[spec.provider].site.observe(
+            cluster.name
+        ).keys()
+        found |= {index for index in _numbers(planned, "create") if f"node{index}" in there}
     if _containers_change(cluster, spec, image):
         found |= set(range(min(spec.nodes, len(cluster.nodes()))))
     return [f"node{index}" for index in sorted(found)]
@@ -202,6 +211,27 @@ def containers(image: str) -> dict[str, str]:
     return {"image": image, "role": digest(*files, roles / "nfs" / "files" / "mount.sh")}
 
 
+def _numbers(planned: Outcome, action: str) -> set[int]:
+    """The numbers of the nodes that Terraform would treat in this way."""
+    return {int(match[1]) for match in map(_NODE.search, planned.changes.get(action, [])) if match}
+
+
+def _stateless(cluster: Cluster, spec: Spec) -> bool:
+    """Whether Terraform has lost track of nodes that it made here: creating a node clears what has its name.
+
+    Clouds refuse that. GPULab takes a job of the same name again.
+    """
+    provider = providers.REGISTRY[spec.provider]
+    made = bool(cluster.nodes()) and not (provider.keeps_machines or provider.expires)
+    return made and not holds(cluster.terraform)
+
+
+def _public_keys(document: Mapping[str, Any]) -> dict[str, str]:
+    """In variables for Terraform: the host key of each node by name, and the key that may log in."""
+    hosts = {name: pair["public_key"] for name, pair in document.get("ssh_host_keys", {}).items()}
+    return {**hosts, "": document.get("ssh_public_key", "")}
+
+
 def _containers_change(cluster: Cluster, spec: Spec, image: str) -> bool:
     if providers.REGISTRY[spec.provider].kind != "machine" or not cluster.nodes():
         return False
@@ -217,10 +247,16 @@ def _image(cluster: Cluster) -> str:
 
 def _why(cluster: Cluster, spec: Spec, image: str) -> str:
     """Why nodes would be recreated, with the way to keep them."""
+    if _stateless(cluster, spec):
+        state = cluster.terraform / "terraform.tfstate"
+        return f", as Terraform's state is gone (put {state} or its .backup back to keep them)"
     had = _image(cluster)
     if had == image:
-        again = _containers_change(cluster, spec, image)
-        return ", as this version of hvdctl sets containers up in another way" if again else ""
+        if _containers_change(cluster, spec, image):
+            return ", as this version of hvdctl sets containers up in another way"
+        had_key = variables(cluster.terraform).get("ssh_public_key")
+        new_key = had_key and had_key != cluster.key().public
+        return f", as the cluster's SSH key was lost (put {cluster.key().private} back to keep them)" if new_key else ""
     stored = cluster.spec()
     if any(getattr(stored, key) != getattr(spec, key) for key in ("image", "framework", "jupyter", "gpus")):
         return f" from the image {masked(image)}"

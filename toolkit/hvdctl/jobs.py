@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from hvdctl import incoming, inventory, process, providers, records, redact, scratch, ssh
+from hvdctl import incoming, inventory, owner, process, providers, records, redact, scratch, ssh
 from hvdctl.cluster import Cluster, Node
 from hvdctl.errors import HvdctlError, JobFailed, UsageError
 from hvdctl.profile import Profile
@@ -95,7 +95,7 @@ def prepare(cluster: Cluster, job: Job) -> Request:
     local = (job.workdir or Path.cwd()).absolute()
     profile = Profile.of(cluster) if job.tuned else None
     cores = (os.cpu_count() or 1) if providers.one_machine(spec) else None
-    asked = request(job, spec, nodes, remote_dir(local), cores, profile)
+    asked = request(job, spec, nodes, remote_dir(local, _sharing(spec)), cores, profile)
     # Numbers go on after `down`: the records of earlier runs are kept here.
     asked["after"] = last_kept(cluster)
     if spec.framework != "pytorch" and job.launcher == "torch":
@@ -330,16 +330,27 @@ def on_share(path: str) -> PurePosixPath:
     return full
 
 
-def remote_dir(local: Path) -> str:
-    """One folder on the share for each working directory: a job finds its checkpoints when it is run again."""
+def remote_dir(local: Path, whose: str = "") -> str:
+    """One folder on the share for each working directory: a job finds its checkpoints when it is run again.
+
+    `whose` tells apart people who have working directories of the same path, such as /root/train.
+    """
     slug = re.sub(r"[^A-Za-z0-9._-]", "-", local.name) or "root"
-    return f"{SHARE}/work/{slug}-{hashlib.sha256(str(local).encode()).hexdigest()[:8]}"
+    # On a share of the cluster's own the path alone counts, as it did in earlier versions.
+    named = f"{whose}:{local}" if whose else str(local)
+    return f"{SHARE}/work/{slug}-{hashlib.sha256(os.fsencode(named)).hexdigest()[:8]}"
+
+
+def _sharing(spec: Spec) -> str:
+    """The owner of the cluster, if others may use its share; else empty."""
+    shared = spec.share != "auto" or providers.REGISTRY[spec.provider].keeps_share
+    return owner.this().id if shared else ""
 
 
 def lost(cluster: Cluster, hosts: Sequence[str]) -> list[str]:
     """The hosts that the site knows to be gone; none where it can't be asked."""
     try:
-        seen = providers.REGISTRY[cluster.spec().provider].site.observe(cluster.name)
+        seen = providers.REGISTRY[cluster.spec().provider].site.observe(cluster.name, hosts)
     except HvdctlError:
         return []
     return [host for host in hosts if seen.get(host) != "running"]

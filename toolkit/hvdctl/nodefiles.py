@@ -36,6 +36,7 @@ _ON_NODES = (
     "jobs.py",
     "keys.py",
     "links.py",
+    "owner.py",
     "paths.py",
     "process.py",
     "profile.py",

@@ -31,6 +31,7 @@ LABELS = (MARK, NAME)
 _NONE = "none"
 _UNSAFE = re.compile(r"[^A-Za-z0-9+=._:/@-]")
 _LONGEST = 200
+_SHORT = 8  # digits of an id that are enough to know it by
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,11 @@ def taken(site: str, cluster: str, mark: str) -> bool:
 def take(site: str, cluster: str, mark: str) -> None:
     """Remember that the user said so."""
     write(_taken(site, cluster, mark), "")
+
+
+def means(given: str, mark: str) -> bool:
+    """Whether the id of an owner, as the user gave it, is that of a mark; names of jobs have its first digits only."""
+    return given == mark or (len(mark) >= _SHORT and given.startswith(mark))
 
 
 def forget(site: str, cluster: str) -> None:

@@ -36,7 +36,7 @@ from hvdctl.errors import HvdctlError, PhaseError, UsageError
 from hvdctl.owner import Claim
 from hvdctl.progress import Progress, Step
 from hvdctl.spec import Spec, masked
-from hvdctl.terraform import Outcome, Terraform
+from hvdctl.terraform import AT_ONCE, Outcome, Terraform
 
 _KEPT = ("hvd_volume",)
 _ACTIONS = {"create": "made", "delete": "removed", "update": "changed", "replace": "made anew"}
@@ -197,7 +197,14 @@ def relink(cluster: Cluster, net: int | None, step: Step) -> None:
         return  # its links can't be given a rate, and nobody has
     if provider.kind == "container":
         terraform = _terraform(cluster, spec)
-        terraform.apply(terraform.variables() | {"rate": net}, step.update)
+        wanted = terraform.variables() | {"rate": net}
+        if cluster.record("provision").get("module") != terraform.version():
+            # Another module or plugin may recreate nodes: `up` plans that, and asks.
+            raise UsageError(
+                f"another version of hvdctl made the nodes of {cluster.name!r}: links can't be changed",
+                hint=f"`hvdctl up --name {cluster.name}` first",
+            )
+        terraform.apply(wanted, step.update)
         return
     cluster.complete("relink", 0, rate=net)
     configure.play(cluster, "net.yml", machines.net(spec, net), step.update)
@@ -272,8 +279,9 @@ def _provision(cluster: Cluster, spec: Spec, image: str, step: Step) -> tuple[Ou
         outcome = terraform.apply(_variables(cluster, spec, image), step.update)
     nodes = [Node.read(node) for node in outcome.outputs["nodes"]]
     not_given_back = handover.release(cluster, nodes, step) if providers.REGISTRY[spec.provider].keeps_machines else []
-    cluster.store_nodes(nodes)
+    # First, as nodes without any record mean that records were lost.
     cluster.complete("provision", time.monotonic() - started, module=terraform.version())
+    cluster.store_nodes(nodes)
     return outcome, not_given_back
 
 
@@ -355,8 +363,8 @@ def _claimed(cluster: Cluster, sites: list[providers.Provider], force: bool, of:
             if force:
                 continue  # the sweep says so, or gives it up
             raise
-        if of and any(claim.mark == of for claim in claims):
-            owner.take(site.name, cluster.name, of)
+        for mark in {claim.mark for claim in claims if of and owner.means(of, claim.mark)}:
+            owner.take(site.name, cluster.name, mark)
         guards.unmarked(cluster, site, claims, ask, force=force)
         found += [(site.name, claim) for claim in claims]
     if not cluster.exists and found and not any(owner.mine(site, cluster.name, claim.mark) for site, claim in found):
@@ -390,7 +398,9 @@ def _sweep(provider: providers.Provider, name: str, keep_data: bool, force: bool
 
 def _terraform(cluster: Cluster, spec: Spec) -> Terraform:
     cluster.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Terraform(cluster.terraform, spec.provider, cluster.log("terraform"))
+    # Of more than are asked for at once, the first would wait for those that were never asked for.
+    at_once = AT_ONCE + (spec.nodes if providers.REGISTRY[spec.provider].all_at_once else 0)
+    return Terraform(cluster.terraform, spec.provider, cluster.log("terraform"), at_once=at_once)
 
 
 def _variables(cluster: Cluster, spec: Spec, image: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ A provider is a folder of infra/ with the common contract, and a module of sites
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +68,11 @@ class Site(Protocol):
     def watch(self, spec: Spec, step: Step) -> AbstractContextManager[None]:
         """Around Terraform's work: tells what the site is busy with, and gives back a part where all was wanted."""
 
-    def observe(self, cluster: str) -> dict[str, str]:
-        """The state of each node that the site knows by the cluster's label, such as {"node0": "running"}."""
+    def observe(self, cluster: str, nodes: Sequence[str] | None = None) -> dict[str, str]:
+        """The state of each node that the site knows by the cluster's label, such as {"node0": "running"}.
+
+        With `nodes`, only these are asked about and told of: one node costs one question, not one for each node.
+        """
 
     def about(self, cluster: str) -> str:
         """A line on what the nodes run on, for `status`; empty where there is nothing to tell."""
@@ -110,6 +114,8 @@ class Provider:
     """
     expires: bool = False
     """What it runs ends by itself: `down --force` may give up what can't be asked about."""
+    all_at_once: bool = False
+    """Its nodes wait in a queue until there is room for them: all are asked for before any is waited for."""
     cuda: bool = True
     """An image that is built here for nodes with GPUs is one with CUDA."""
 
@@ -133,6 +139,7 @@ REGISTRY = {
             cuda=False,
             keeps_share=True,
             expires=True,
+            all_at_once=True,
         ),
         Provider("vm", "machine", "hvdctl.sites.vm", "QEMU virtual machines on this machine", here=True),
         Provider("static", "machine", "hvdctl.sites.static", "Machines that you have SSH to", keeps_machines=True),

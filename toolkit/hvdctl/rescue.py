@@ -74,7 +74,7 @@ def _collect(cluster: Cluster, step: Step, limit: int) -> list[incoming.Left]:
     site = providers.REGISTRY[cluster.spec().provider].site
     nodes = cluster.nodes()
     head = nodes[0].name if nodes else "node0"
-    state = site.observe(cluster.name).get(head, "gone")
+    state = site.observe(cluster.name, [head]).get(head, "gone")
     up = f"`hvdctl up --name {cluster.name}` restores it, then `hvdctl down` again"
     if state != "running":
         # An earlier `down` brought all home and removed the head, or nothing is left of the cluster, nor of its share.

@@ -21,6 +21,7 @@ _VARIABLES = "terraform.tfvars.json"
 _PLANNED = "plan.tfvars.json"
 _APPLIED = "applied.tfvars.json"
 _LOCK = ".terraform.lock.hcl"
+AT_ONCE = 10
 
 
 @dataclass
@@ -86,8 +87,9 @@ def holds(folder: Path) -> bool:
 class Terraform:
     """A provider's module with its state in a folder of the cluster's."""
 
-    def __init__(self, folder: Path, provider: str, log: Path) -> None:
+    def __init__(self, folder: Path, provider: str, log: Path, *, at_once: int = AT_ONCE) -> None:
         self.folder = folder
+        self.at_once = at_once
         self.module = paths.asset("infra", provider)
         self.log = log
 
@@ -211,7 +213,7 @@ class Terraform:
                 on_event(f"{outcome.done} of {total} resources")
 
         with self.log.open("a") as log:
-            argv = self._argv(command, json=True, lock_timeout="60s", parallelism=10, **options)
+            argv = self._argv(command, json=True, lock_timeout="60s", parallelism=self.at_once, **options)
             code = process.lines(argv, take, env=env, cwd=self.folder, log=log)
         if code:
             told = tuple(dict.fromkeys(errors)) or (f"exit code {code}",)

@@ -185,7 +185,7 @@ def test_an_interrupt_is_told_with_what_is_kept(hvdctl: Hvdctl, site: Site) -> N
 def test_a_sweep_of_more_than_an_hour_says_so_and_asks(
     hvdctl: Hvdctl, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "guess", lambda _sweep, points, *_: [3700.0 / len(points)] * len(points))
+    monkeypatch.setattr(plan, "guess", lambda _sweep, points, *_, **__: [3700.0 / len(points)] * len(points))
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     result = bench(hvdctl, *SMALL)
     assert result.code == 2
@@ -197,7 +197,7 @@ def test_a_sweep_of_more_than_an_hour_says_so_and_asks(
 
 
 def test_a_sweep_of_less_than_an_hour_does_not_ask(hvdctl: Hvdctl, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "guess", lambda _sweep, points, *_: [3500.0 / len(points)] * len(points))
+    monkeypatch.setattr(plan, "guess", lambda _sweep, points, *_, **__: [3500.0 / len(points)] * len(points))
     assert bench(hvdctl, *SMALL).code == 0
 
 

@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -96,6 +97,18 @@ def test_a_large_matrix_is_drawn_without_numbers_but_with_a_scale() -> None:
     said = texts(figure.pictures().narrow)
     assert "node19" in said and "Mbit/s" in said
     assert "610" not in said
+
+
+def test_a_sample_of_pairs_says_so_and_has_room_for_its_names() -> None:
+    (figure,) = figures.build([sample.bench(), sample.sampled_links(random.Random(1), 100)])
+    caption = figure.caption.replace("\u202f", " ")
+    assert "A sample: 200 of 9 900 pairs were measured; the others are blank" in caption
+    pictures = figure.pictures()
+    for svg in (pictures.wide, pictures.narrow):
+        named = Counter(text for text in texts(svg) if text.startswith("node"))
+        assert "node0" in named and 10 <= len(named) < 40, "names would cover each other"
+    (whole,) = figures.build([sample.bench(), sample.links(random.Random(1))])
+    assert "sample" not in whole.caption
 
 
 def test_no_text_is_smaller_than_nine_points(whole: Drawn, cpu: Drawn) -> None:

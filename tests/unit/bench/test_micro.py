@@ -6,25 +6,15 @@ from typing import Any
 
 import pytest
 from hvdctl import links
-from hvdctl.bench import micro
+from hvdctl.bench import micro, probes, shapes
 from hvdctl.bench.plan import Layout
 from hvdctl.cluster import Cluster
+from hvdctl.errors import Interrupted
 from hvdctl.links import Measured
+from hvdctl.spec import parse
 from support import make_nodes
 
 G = 10**9
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 8, 11])
-def test_rounds_hold_every_pair_once_and_no_node_twice(count: int) -> None:
-    names = [f"node{i}" for i in range(count)]
-    turns = micro.rounds(names)
-    met = [pair for turn in turns for pair in turn]
-    assert sorted(met) == sorted((a, b) for a in names for b in names if a != b)
-    for turn in turns:
-        busy = [name for pair in turn for name in pair]
-        assert len(busy) == len(set(busy))
-    assert len(turns) <= 2 * count, "as many pairs at once as there can be"
 
 
 class Wires:
@@ -34,12 +24,14 @@ class Wires:
         self.bits, self.slow = bits, slow
         self.calls: list[tuple[str, str]] = []
         self.under_way: set[str] = set()
+        self.most = 0
         self.lock = threading.Lock()
 
     def measure(self, cluster: Cluster, source: str, target: str, asked: int | None) -> Measured:
         with self.lock:
             assert not {source, target} & self.under_way
             self.under_way |= {source, target}
+            self.most = max(self.most, len(self.under_way) // 2)
             self.calls.append((source, target))
             given = self.slow.get(f"{source}_{target}")
             bits = given.pop(0) if given else self.bits
@@ -71,13 +63,66 @@ def test_a_pair_that_falls_short_is_measured_again_alone(four: Cluster, monkeypa
     assert micro.slowest(record) == {"source": "node3", "target": "node2", "bits": 0.2 * G}
 
 
-def test_open_links_are_measured_one_by_one(four: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_links_of_nodes_that_share_cores_are_measured_one_by_one(
+    four: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     turns: list[int] = []
     wires = Wires()
     monkeypatch.setattr(links, "measure", wires.measure)
     record = micro.pairs(four, None, lambda _: turns.append(len(wires.calls)))
     assert turns == list(range(12))
-    assert len(record["pairs"]) == 12
+    assert (len(record["pairs"]), "of" in record, wires.most) == (12, False, 1)
+    assert len(wires.calls) == 12, "all were measured alone: nothing is to be confirmed"
+
+
+@pytest.fixture
+def machines() -> Cluster:
+    """Four nodes, each with cores of its own."""
+    made = Cluster("demo")
+    made.store_spec(parse({"name": "demo", "provider": "aws", "nodes": 4}, "x"))
+    made.store_nodes(make_nodes(4))
+    return made
+
+
+def test_open_links_of_machines_are_measured_at_once_and_the_slowest_again_alone(
+    machines: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wires = Wires(9 * G, node0_node1=[1 * G, 8 * G], node3_node2=[2 * G, 3 * G])
+    turns: list[int] = []
+    monkeypatch.setattr(links, "measure", wires.measure)
+    record = micro.pairs(machines, None, lambda _: turns.append(len(wires.calls)))
+    assert turns == [0, 2, 4, 6, 8, 10], "two disjoint pairs at a time"
+    assert wires.calls[12:] == [("node0", "node1"), ("node3", "node2")], "what was slow because of others is not slow"
+    found = {(pair["source"], pair["target"]): pair["bits"] for pair in record["pairs"]}
+    assert (found["node0", "node1"], found["node3", "node2"]) == (8 * G, 3 * G)
+    assert (len(found), "of" in record) == (12, False)
+
+
+@pytest.mark.parametrize("provider", ["local", "aws"])
+def test_of_many_nodes_a_sample_is_measured_and_the_slowest_confirmed(
+    provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster("demo")
+    cluster.store_spec(parse({"name": "demo", "provider": provider, "nodes": 100}, "x"))
+    cluster.store_nodes(make_nodes(100))
+    wires = Wires(9 * G, node0_node99=[1 * G, 2 * G])
+    monkeypatch.setattr(links, "measure", wires.measure)
+    said: list[str] = []
+    record = micro.pairs(cluster, None, said.append)
+    assert (len(record["pairs"]), record["of"]) == (200, 9900)
+    assert said[0] == "0 of 200 pairs of nodes, a sample of 9900"
+    assert len(said) == (200 if provider == "local" else 4)
+    assert wires.calls[200:] == [("node0", "node99")]
+    assert micro.slowest(record) == {"source": "node0", "target": "node99", "bits": 2 * G}
+    assert shapes.wrong(record) is None
+
+
+def test_ctrl_c_ends_also_what_is_measured_again(four: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    wires = Wires(0.1 * G)
+    monkeypatch.setattr(links, "measure", wires.measure)
+    with pytest.raises(Interrupted):
+        micro.pairs(four, G, lambda _: None, pressed=lambda: len(wires.calls) >= 3)
+    assert len(wires.calls) == 3, "two at once, one of them again"
 
 
 def test_only_the_nodes_of_a_layout_are_measured(four: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +154,7 @@ def test_an_allreduce_is_asked_of_the_ranks_and_told_while_it_runs() -> None:
     said: list[str] = []
     ranks: Any = SimpleNamespace(ask=ask, layout=Layout(3, 2))
     record = micro.allreduce(ranks, "torch-ddp", G, said.append)
-    assert (asked[0]["op"], asked[0]["sizes"]) == ("allreduce", list(micro.SIZES))
+    assert (asked[0]["op"], asked[0]["sizes"]) == ("allreduce", list(probes.SIZES))
     assert said == ["allreduce of 4 KiB: 250 Mbit/s"]
     axes = {axis: record[axis] for axis in ("kind", "nodes", "slots", "ranks", "net", "launcher")}
     assert axes == {"kind": "allreduce", "nodes": 3, "slots": 2, "ranks": 6, "net": G, "launcher": "torch-ddp"}

@@ -252,7 +252,7 @@ def test_what_can_be_measured_is_not(sweep: Sweep) -> None:
 
 def test_a_guess_grows_with_what_takes_time() -> None:
     def guess(factor: float = 1.0, **keys: Any) -> list[float]:
-        sweep = replace(EMULATED, nets=(10 * G,), **keys)
+        sweep = replace(EMULATED, nets=(10 * G,), micro=False, **keys)
         return plan.guess(sweep, sweep.points(), lambda _: factor, 2)
 
     first, second = guess(batches=(32, 33))
@@ -270,3 +270,24 @@ def test_a_guess_for_cpus_counts_all_ranks_and_cores() -> None:
         return plan.guess(sweep, sweep.points(), lambda _: 1.0, cores)[0]
 
     assert guess(FOUR, 2) > guess(TWO, 2) > guess(TWO, 8)
+
+
+def test_a_guess_counts_the_measurements_of_the_network_once_for_each_rate() -> None:
+    def probes_of(sweep: Sweep, *, shared: bool = True) -> list[float]:
+        """What the measurements of the network add to each point."""
+        added = []
+        for micro in (True, False):
+            one = replace(sweep, micro=micro)
+            added.append(plan.guess(one, one.points(), lambda _: 1.0, 2, shared=shared))
+        return [round(a - b, 3) for a, b in zip(*added, strict=True)]
+
+    many = Layout(100, 1)
+    first, second = probes_of(Sweep(layouts=(many,), batches=(16, 32)))
+    assert 200 * 1.7 < first < 200 * 1.7 + 60, "a sample, not 9900 pairs"
+    assert second == 0
+    assert probes_of(Sweep(layouts=(many,)), shared=False)[0] < 60
+    assert probes_of(Sweep(layouts=(ONE,))) == [0]
+    # The smallest layout has an allreduce, the largest one pairs too, what is between them nothing.
+    one, small, middle, large = probes_of(Sweep(layouts=(ONE, TWO, FOUR, Layout(8, 1)), nets=(G,)))
+    assert (one, middle) == (0, 0)
+    assert 0 < small < large

@@ -75,6 +75,17 @@ def test_the_page_needs_nothing_else(html: str, page: Page) -> None:
     assert not re.search(r"url\((?!#)|@import", html)
 
 
+def test_a_sample_of_pairs_is_a_list_that_says_of_how_many(tmp_path: Path) -> None:
+    page = page_of(tmp_path, [sample.bench(), sample.sampled_links(random.Random(1), 100)])
+    assert "Bandwidth of a sample, 200 of 9 900 pairs, slowest first" in page.text
+    assert "Bandwidth from row to column" not in page.text
+    assert "A sample: 200 of 9 900 pairs were measured." in page.text
+    assert re.search(r"from ?to ?Mbit/s ?node2 ?node1 ?610", page.text)
+    whole = page_of(tmp_path / "whole", [sample.bench(), sample.links(random.Random(1))])
+    assert "Bandwidth from row to column" in whole.text
+    assert "sample" not in whole.text
+
+
 def test_ids_are_unique_and_links_lead_somewhere(page: Page) -> None:
     assert len(page.ids) == len(set(page.ids))
     assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)

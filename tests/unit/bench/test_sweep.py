@@ -60,6 +60,15 @@ def test_values_of_the_environment_are_not_in_the_results(cluster: Cluster, site
     assert "s3cret" not in text
 
 
+def test_a_bench_keeps_the_line_without_secrets(cluster: Cluster, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["bench", "--env", "TOKEN=hush hush", "--output", "my results", "--batch", "8", "--option=password=hush"]
+    monkeypatch.setattr("sys.argv", ["hvdctl", *words])
+    outcome = run(cluster, REAL)
+    command = newest(cluster)[0]["command"]
+    assert command == "hvdctl bench --env TOKEN=... --batch 8 --option=password=..."
+    assert not [file for file in outcome.folder.rglob("*") if file.is_file() and b"hush" in file.read_bytes()]
+
+
 def test_a_failing_point_is_recorded_with_its_reason_and_the_sweep_goes_on(cluster: Cluster, site: Site) -> None:
     site.fails["train 1x1 b16"] = PointFailed("rank 0 on node0 ended with exit code 137")
     heard = Heard()
@@ -315,6 +324,13 @@ def test_the_network_is_measured_once_for_each_rate_on_the_smallest_and_the_larg
     assert allreduces == [("2x1", 10**8), ("2x1", G), ("2x2", 10**8), ("2x2", G)]
     assert [(r["net"], len(r["pairs"])) for r in results.of_kind(records, "links")] == [(10**8, 2), (G, 2)]
     assert "slowest link: node0 to node1, 90 Mbit/s, limited to 100 Mbit/s" in heard.notes
+
+
+def test_the_slowest_link_of_a_sample_says_of_how_many() -> None:
+    heard = Heard()
+    record = {"net": None, "pairs": [{"source": "node0", "target": "node1", "bits": 9e8}] * 200, "of": 9900}
+    sweep._tell_slowest(record, heard)
+    assert heard.notes == ["slowest link: node0 to node1, 900 Mbit/s, of 200 measured pairs of 9900"]
 
 
 def test_a_network_that_cant_be_measured_fails_no_point(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hvdctl import guards, overview, owner, providers
+from fake_engine import FakeEngine
+from hvdctl import guards, overview, owner, pipeline, providers
 from hvdctl.cluster import Cluster, write
 from hvdctl.errors import PhaseError, UsageError
 from hvdctl.gpulab import login
@@ -22,7 +25,7 @@ from hvdctl.progress import Silent
 from hvdctl.sites import gpulab as site
 from hvdctl.spec import Spec, parse
 from played import Played, played, wanted
-from support import make_nodes, wait_for
+from support import Hvdctl, make_nodes, wait_for
 
 Make = Callable[..., Spec]
 
@@ -201,6 +204,27 @@ def test_a_name_that_another_home_has_is_refused(spec: Make, lab: Played, keys: 
     guards.name(Cluster("demo"), spec())
 
 
+def test_only_the_jobs_of_the_nodes_that_are_asked_about_are_looked_for(
+    spec: Make, lab: Played, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster("demo")
+    cluster.store_spec(spec(nodes=2))
+    uuids = submitted(lab, keys, cluster, "node0", "node1")
+    cluster.store_nodes([replace(node, id=uuid) for node, uuid in zip(make_nodes(2), uuids, strict=True)])
+    wait_for(lambda: site.observe("demo", ["node1"]) == {"node1": "running"})
+    asked: list[str] = []
+    job = Service.job
+
+    def counted(self: Service, uuid: str) -> object:
+        asked.append(uuid)
+        return job(self, uuid)
+
+    monkeypatch.setattr(Service, "jobs", lambda self: [])
+    monkeypatch.setattr(Service, "job", counted)
+    assert site.observe("demo", ["node1"]) == {"node1": "running"}
+    assert asked == [uuids[1]]
+
+
 def test_a_node_counts_that_the_list_of_jobs_leaves_out(
     spec: Make, lab: Played, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,10 +300,10 @@ def test_the_jobs_of_an_emulator_that_ended_are_gone(
         submitted(lab, keys, Cluster("demo"), "node0")
         assert site.observe("demo")
     assert (site.observe("demo"), site.leftovers("demo"), site.clusters()) == ({}, [], [])
-    cleared: list[bool] = []
-    monkeypatch.setattr(containers, "clear_killed", lambda: cleared.append(True))
+    cleared: list[Path] = []
+    monkeypatch.setattr(containers, "clear_killed", cleared.append)
     site.sweep("demo", keep_data=False, step=Told())
-    assert cleared == [True], "one that was killed may have left containers"
+    assert cleared == [keys], "one that was killed may have left containers"
     assert site.about("demo") == "GPULab, emulated: the emulator has ended, and its jobs with it"
 
 
@@ -331,6 +355,35 @@ def test_a_part_of_the_jobs_is_told_and_kept_or_given_back(
             assert "cancelled, as not all could start: node0, node1, node2" in short.value.message
 
 
+@pytest.mark.skipif(shutil.which("terraform") is None, reason="Terraform is not on PATH")
+def test_all_jobs_are_submitted_while_the_first_ones_wait(tmp_path: Path, keys: Path) -> None:
+    """More than Terraform, or a plugin, usually has under way: room for some is no room for all."""
+    with played(tmp_path / "tiny", TINY) as lab:
+        asked = maker(lab, keys)({"wait": 120}, nodes=24, gpus=2)
+        cluster = Cluster("demo")
+        cluster.store_spec(asked)
+        key = (cluster.key().public, str(cluster.key().private))
+        wanted_of_it = pipeline.variables(asked, image="a:1", key=key, host_keys={}, labels=owner.this().labels)
+        failed: list[PhaseError] = []
+
+        def apply() -> None:
+            try:
+                pipeline._terraform(cluster, asked).apply(wanted_of_it, lambda _: None)
+            except PhaseError as error:
+                failed.append(error)
+
+        applying = threading.Thread(target=apply)
+        applying.start()
+        try:
+            wait_for(lambda: len(lab.active) == 24 or not applying.is_alive())
+            assert len(lab.active) == 24
+        finally:
+            service = Service(Account(lab.url, keys / "login.pem"))
+            service.remove([job for job in service.jobs() if job.status == "QUEUED"])
+            applying.join(60)
+        assert failed, "Terraform ended"
+
+
 def test_nodes_that_stood_before_are_not_given_back(lab: Played, keys: Path, spec: Make) -> None:
     asked = spec({"when_short": "cancel"}, nodes=2)
     cluster = Cluster("demo")
@@ -363,3 +416,20 @@ def test_jobs_are_known_by_their_owner_also_without_a_key(
     assert len(site.leftovers("demo")) == 1
     site.sweep("demo", keep_data=False, step=Told())
     assert [job.uuid for job in lab.active] == [theirs]
+
+
+@pytest.mark.parametrize("given", ["0123456789abcdef", "01234567"])
+def test_the_whole_id_of_an_owner_names_their_jobs_too(
+    hvdctl: Hvdctl, engine: FakeEngine, lab: Played, keys: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    """The name of a job has the first digits only; the owner's home and everything on other sites have all."""
+    monkeypatch.setenv("GPULAB_CERT", str(keys / "login.pem"))
+    monkeypatch.setenv("GPULAB_API_BASE", lab.url)
+    service = Service(Account(lab.url, keys / "login.pem"))
+    service.submit(wanted(mark="0123456789abcdef", owner="ada@lab:/x"))
+    words = ["down", "--name", "demo", "--force", "-y", "--owner"]
+    for other in ("0123456f", "0", "0123456", "0123456f89abcdef"):
+        assert hvdctl(*words, other).code == 2
+    assert len(lab.active) == 1
+    told = hvdctl(*words, given)
+    assert (told.code, lab.active) == (0, []), told.err

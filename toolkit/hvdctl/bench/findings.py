@@ -128,7 +128,8 @@ def _pairs(record: Record) -> str:
     told += f" of {wording.limited(record)}" if record["net"] else ""
     if slowest["bits"] < 0.9 * middle:
         told += f"; {slowest['source']} to {slowest['target']} is slow with {wording.link(slowest['bits'])}"
-    return told + "."
+    some = wording.sample(record)
+    return told + (f". A sample: {some} were measured." if some else ".")
 
 
 def _tenths(share: float) -> str:

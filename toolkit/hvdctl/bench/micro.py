@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from hvdctl import links
+from hvdctl import links, process, providers
+from hvdctl.bench import probes
+from hvdctl.bench.probes import LIMIT_S, SIZE_S, SIZES
 from hvdctl.bench.session import Talk
 from hvdctl.cluster import Cluster
 from hvdctl.errors import Interrupted
 
-SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 25 << 20)
 PROBE = (1 << 20, 16 << 20)
-_SIZE_S = 1.0
-_LIMIT_S = 15.0
+_CONFIRMATIONS = 3
 
 Record = dict[str, Any]
 
@@ -27,7 +27,7 @@ def allreduce(
     def listen(told: Record) -> None:
         say(f"allreduce of {shown_size(told['bytes'])}: {links.shown(told['bus_bits'])}")
 
-    asked = {"op": "allreduce", "sizes": list(sizes), "seconds": _SIZE_S, "limit": _LIMIT_S}
+    asked = {"op": "allreduce", "sizes": list(sizes), "seconds": SIZE_S, "limit": LIMIT_S}
     found = session.ask(asked, listen)
     layout = session.layout
     return {
@@ -48,38 +48,49 @@ def pairs(
     count: int | None = None,
     pressed: Callable[[], int] = lambda: 0,
 ) -> Record:
-    """The bandwidth from every node to every other one.
+    """The bandwidth from every node to every other one; of many nodes, a sample.
 
-    Pairs that share no node are measured at once; one that falls short then is measured again alone, since on nodes
-    that share a CPU it is the others that slow it down. Where links have no limit, each is measured alone.
+    Pairs that share no node are measured at once. One that falls short of its rate then is measured again alone, since
+    on nodes that share a CPU it is the others that slow it down. Without a rate nothing tells that, so pairs on such
+    nodes are measured one by one. The slowest pair of a sample, or of pairs that were measured at once, is confirmed.
     """
     names = [node.name for node in cluster.nodes()][:count]
+    chosen = probes.planned(names, net, shared=providers.here(cluster.spec()))
     found: list[links.Measured] = []
-    for turn in rounds(names) if net is not None else [[pair] for pair in _all(names)]:
+
+    def alone(source: str, target: str) -> links.Measured:
         if pressed():
             raise Interrupted("interrupted")
-        say(f"{len(found)} of {len(names) * (len(names) - 1)} pairs of nodes")
-        with ThreadPoolExecutor(len(turn)) as pool:
+        return links.measure(cluster, source, target, net)
+
+    some = f", a sample of {chosen.of}" if chosen.sampled else ""
+    for turn in chosen.rounds:
+        if pressed():
+            raise Interrupted("interrupted")
+        say(f"{len(found)} of {chosen.count} pairs of nodes{some}")
+        with ThreadPoolExecutor(min(len(turn), process.AT_ONCE)) as pool:
             measured = list(pool.map(lambda pair: links.measure(cluster, pair[0], pair[1], net), turn))
-        found += [links.measure(cluster, m.source, m.target, net) if m.short else m for m in measured]
+        found += [alone(m.source, m.target) if m.short else m for m in measured]
+    if net is None and (chosen.sampled or chosen.together):
+        _confirm(found, alone)
     found.sort(key=lambda one: (one.source, one.target))
     return {
         "kind": "links",
         "net": net,
         "pairs": [{"source": m.source, "target": m.target, "bits": m.bits} for m in found],
+        **({"of": chosen.of} if chosen.sampled else {}),
     }
 
 
-def rounds(names: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """Every ordered pair once, in rounds in which no node stands twice: the circle method of tournaments."""
-    circle: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
-    turns = []
-    for _ in range(len(circle) - 1):
-        half = len(circle) // 2
-        met = [(a, b) for a, b in zip(circle[:half], reversed(circle[half:]), strict=True) if a and b]
-        turns += [met, [(b, a) for a, b in met]]
-        circle = [circle[0], circle[-1], *circle[1:-1]]
-    return turns
+def _confirm(found: list[links.Measured], alone: Callable[[str, str], links.Measured]) -> None:
+    """Measure the slowest pair once more alone; then the one that is the slowest now, if the others were to blame."""
+    confirmed: set[int] = set()
+    for _ in range(_CONFIRMATIONS):
+        worst = min(range(len(found)), key=lambda index: found[index].bits)
+        if worst in confirmed:
+            return
+        confirmed.add(worst)
+        found[worst] = alone(found[worst].source, found[worst].target)
 
 
 def slowest(record: Record) -> Record | None:
@@ -93,7 +104,3 @@ def shown_size(size: float) -> str:
         if size >= factor:
             return f"{size / factor:.4g} {unit}"
     return f"{size:.0f} B"
-
-
-def _all(names: Sequence[str]) -> list[tuple[str, str]]:
-    return [(a, b) for a in names for b in names if a != b]

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hvdctl import providers
-from hvdctl.bench import catalogue, devices
+from hvdctl.bench import catalogue, devices, probes
 from hvdctl.cluster import Node, digest
 from hvdctl.errors import UsageError
 from hvdctl.spec import Spec, format_rate, parse_rate
@@ -27,6 +27,8 @@ _LAUNCH_S = 12.0
 _ENOUGH = 6
 _SHORT_S = 5.0
 _OPEN_LINK = 10**9
+
+ALLREDUCE, PAIRS = "allreduce", "links"
 
 _LAYOUT = re.compile(r"(k|\d+)x(k|\d+)")
 
@@ -165,6 +167,14 @@ class Sweep:
             return self.nets
         return (None,) if None in self.nets else (max(net for net in self.nets if net is not None),)
 
+    def probes(self, layout: Layout) -> tuple[str, ...]:
+        """What is measured of the network on a layout: on the smallest and the largest one, and within one node."""
+        several = [one for one in self.layouts if one.nodes > 1]
+        within = [one for one in self.layouts if one.nodes == 1 and one.slots > 1]
+        if not self.micro or layout not in (several[:1] + several[-1:] + within[-1:]):
+            return ()
+        return (ALLREDUCE, PAIRS) if layout in several[-1:] else (ALLREDUCE,)
+
     def stored(self) -> dict[str, Any]:
         return asdict(self) | {"layouts": [str(layout) for layout in self.layouts]}
 
@@ -274,10 +284,16 @@ def compute_seconds(point: Point) -> float | None:
     return devices.step_seconds(point.gpu, point.model, point.batch).seconds if point.gpu else None
 
 
-def guess(sweep: Sweep, points: Sequence[Point], dilation: Callable[[Point], float], cores: int) -> list[float]:
-    """About how many seconds each point will take, the start of its ranks with it."""
+def guess(
+    sweep: Sweep, points: Sequence[Point], dilation: Callable[[Point], float], cores: int, *, shared: bool = True
+) -> list[float]:
+    """About how many seconds each point will take, with the start of its ranks and the measurements of the network.
+
+    `shared` is whether the nodes share this machine's cores.
+    """
     seconds: list[float] = []
     started: tuple[object, ...] | None = None
+    probed: set[tuple[object, ...]] = set()
     for point in points:
         compute = compute_seconds(point)
         model = catalogue.get(point.model)
@@ -288,6 +304,19 @@ def guess(sweep: Sweep, points: Sequence[Point], dilation: Callable[[Point], flo
         step = dilation(point) * (compute + wire / (point.net or _OPEN_LINK))
         took = step + min(max(_ENOUGH * step, _SHORT_S), step * sweep.max_steps, max(sweep.max_seconds, 3 * step))
         took += _LAUNCH_S if point.session != started else 1.0
+        rate = None if point.net is None or point.layout.nodes == 1 else int(point.net / dilation(point))
+        for probe in sweep.probes(point.layout):
+            once = (probe, rate, *((point.layout, point.launcher) if probe == ALLREDUCE else ()))
+            if once not in probed:
+                probed.add(once)
+                took += _probe_seconds(probe, point.layout, rate, cores if shared else None)
         started = point.session
         seconds.append(took)
     return seconds
+
+
+def _probe_seconds(probe: str, layout: Layout, rate: int | None, cores: int | None) -> float:
+    if probe == ALLREDUCE:
+        return probes.allreduce_seconds(rate or _OPEN_LINK)
+    names = [f"node{index}" for index in range(layout.nodes)]
+    return probes.seconds(probes.planned(names, rate, shared=cores is not None), rate, cores)

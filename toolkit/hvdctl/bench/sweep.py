@@ -234,7 +234,8 @@ class _Bench:
         return min(factor, _ALONE) if point.layout.ranks == 1 and self.sweep.dilation is None else factor
 
     def _sweep(self, todo: list[Point], step: Step) -> None:
-        guesses = plan.guess(self.sweep, todo, self._factor, os.cpu_count() or 1)
+        shared = providers.here(self.cluster.spec())
+        guesses = plan.guess(self.sweep, todo, self._factor, os.cpu_count() or 1, shared=shared)
         self.choice.agree(f"{len(todo)} points", sum(guesses))
         began, guessed = time.monotonic(), 0.0
         for index, (point, seconds) in enumerate(zip(todo, guesses, strict=True)):
@@ -284,9 +285,8 @@ class _Bench:
         It is beside the point: what fails here is told, and the sweep goes on.
         """
         layout = point.layout
-        several = [one for one in self.sweep.layouts if one.nodes > 1]
-        within = [one for one in self.sweep.layouts if one.nodes == 1 and one.slots > 1]
-        if not self.sweep.micro or layout not in (several[:1] + several[-1:] + within[-1:]):
+        probes = self.sweep.probes(layout)
+        if not probes:
             return
         known = self.store.read()
         same = {"net": shaped, "nodes": layout.nodes, "slots": layout.slots, "launcher": point.launcher}
@@ -294,7 +294,7 @@ class _Bench:
         try:
             if not _known(known, "allreduce", {**same, "probe": None}):
                 self.store.append(micro.allreduce(session, point.launcher, shaped, step.update) | beside)
-            if several and layout == several[-1] and not _known(known, "links", {"net": shaped}):
+            if plan.PAIRS in probes and not _known(known, "links", {"net": shaped}):
                 record = micro.pairs(self.cluster, shaped, step.update, layout.nodes, self.choice.pressed)
                 self.store.append(record | beside)
                 _tell_slowest(record, step)
@@ -332,7 +332,8 @@ def _tell_slowest(record: Record, step: Step) -> None:
     worst = micro.slowest(record)
     if worst:
         limited = f", limited to {links.shown(record['net'])}" if record["net"] else ""
-        step.note(f"slowest link: {worst['source']} to {worst['target']}, {links.shown(worst['bits'])}{limited}")
+        some = f", of {len(record['pairs'])} measured pairs of {record['of']}" if record.get("of") else ""
+        step.note(f"slowest link: {worst['source']} to {worst['target']}, {links.shown(worst['bits'])}{limited}{some}")
 
 
 def _to_repeat() -> str:

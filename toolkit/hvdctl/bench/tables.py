@@ -237,7 +237,12 @@ def _comparison(figure: Figure, points: Sequence[Record]) -> list[Table]:
 
 
 def _links(figure: Figure, points: Sequence[Record]) -> list[Table]:
-    pairs = (figure.record or {})["pairs"]
+    record = figure.record or {}
+    pairs = record["pairs"]
+    if some := wording.sample(record):
+        slowest = sorted(pairs, key=lambda pair: float(pair["bits"]))
+        rows = [[pair["source"], pair["target"], f"{pair['bits'] / 1e6:.0f}"] for pair in slowest]
+        return [Table(f"Bandwidth of a sample, {some}, slowest first", ["from", "to", "Mbit/s"], rows, left=2)]
     values = {(pair["source"], pair["target"]): pair["bits"] for pair in pairs}
     sources, targets = (list(dict.fromkeys(pair[end] for pair in pairs)) for end in ("source", "target"))
     targets = [name for name in sources if name in targets] + [name for name in targets if name not in sources]

@@ -76,6 +76,13 @@ def limited(record: dict[str, Any]) -> str:
     return link(record["net"]) + slowed
 
 
+def sample(record: dict[str, Any]) -> str:
+    """How many of all pairs of nodes were measured: 200 of 9 900 pairs; empty if all were."""
+    of = record.get("of") or 0
+    count = len(record["pairs"])
+    return f"{number(count)} of {number(of)} pairs" if count < of else ""
+
+
 def number(value: float) -> str:
     """Three figures or all of a whole number, digits in groups of three: 1 480, 93.5, 0.042."""
     if value and abs(value) < 100:

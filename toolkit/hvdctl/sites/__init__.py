@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 from hvdctl.errors import HvdctlError
 
 _Asked = ParamSpec("_Asked")
 _Answer = TypeVar("_Answer")
+
+
+def only(seen: Mapping[str, str], nodes: Sequence[str] | None) -> dict[str, str]:
+    """The states of the nodes that were asked about; None: all."""
+    return {name: state for name, state in seen.items() if nodes is None or name in nodes}
 
 
 def plainly(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from hvdctl import owner
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.progress import Progress, Step
-from hvdctl.sites import cloud, ec2, plainly
+from hvdctl.sites import cloud, ec2, only, plainly
 from hvdctl.sites.awserrors import explain, installed, told
 from hvdctl.sites.cloud import CloudOptions, Disk, Text
 from hvdctl.spec import Spec
@@ -81,7 +81,7 @@ def watch(spec: Spec, step: Step) -> nullcontext[None]:
 
 
 @_plainly
-def observe(cluster: str) -> dict[str, str]:
+def observe(cluster: str, nodes: Sequence[str] | None = None) -> dict[str, str]:
     """AWS's word on the instance of each node; one that has just been started counts as running."""
     seen: dict[str, str] = {}
     for client in _where(cluster):
@@ -91,7 +91,7 @@ def observe(cluster: str) -> dict[str, str]:
             # One that was lost may be told of for an hour after another has taken its place.
             if name and seen.get(name) != "running":
                 seen[name] = state
-    return seen
+    return only(seen, nodes)
 
 
 @_plainly

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
@@ -22,6 +22,7 @@ from hvdctl.gpulab.job import NOT_WAITED, RUNNING, Named, owner
 from hvdctl.gpulab.options import Options
 from hvdctl.progress import Progress, Step
 from hvdctl.providers import Access
+from hvdctl.sites import only
 from hvdctl.spec import masked
 
 if TYPE_CHECKING:
@@ -134,11 +135,11 @@ def watch(spec: Spec, step: Step) -> Iterator[None]:
         over.set()
 
 
-def observe(cluster: str) -> dict[str, str]:
+def observe(cluster: str, nodes: Sequence[str] | None = None) -> dict[str, str]:
     """GPULab's word on each node's job; one that has ended is none any more."""
-    standing = [job for job in _jobs(cluster) if not job.ended]
+    standing = [job for job in _jobs(cluster, nodes) if not job.ended]
     # One that is about to end may have its successor already.
-    return {_node(job): job.status.lower() for job in sorted(standing, key=lambda job: not job.gone)}
+    return only({_node(job): job.status.lower() for job in sorted(standing, key=lambda job: not job.gone)}, nodes)
 
 
 def about(cluster: str) -> str:
@@ -199,8 +200,8 @@ def sweep(cluster: str, *, keep_data: bool, step: Step) -> None:
     from hvdctl.gpulab.service import ended
 
     options = _stored(cluster)
-    if options is not None and ended(account.of(options).server):
-        containers.clear_killed()
+    if options is not None and ended((asking := account.of(options)).server):
+        containers.clear_killed(asking.certificate.parent)  # the emulator keeps the login in its own folder
         return
     for service in _where(cluster, thorough=True):
         found = [job for job in _of(service, cluster) if not job.ended]
@@ -321,22 +322,23 @@ def _where(cluster: str, *, thorough: bool = False, spec: Spec | None = None) ->
             yield Service(asking) if thorough else Service.quick(asking)
 
 
-def _jobs(cluster: str) -> list[Job]:
-    return [job for service in _where(cluster) for job in _of(service, cluster)]
+def _jobs(cluster: str, nodes: Sequence[str] | None = None) -> list[Job]:
+    return [job for service in _where(cluster) for job in _of(service, cluster, nodes)]
 
 
-def _of(service: Service, cluster: str) -> list[Job]:
+def _of(service: Service, cluster: str, nodes: Sequence[str] | None = None) -> list[Job]:
     """The jobs of a cluster that this home may cancel."""
-    return [job for job in _all(service, cluster) if marks.mine("gpulab", cluster, _mark(cluster, job))]
+    return [job for job in _all(service, cluster, nodes) if marks.mine("gpulab", cluster, _mark(cluster, job))]
 
 
-def _all(service: Service, cluster: str) -> list[Job]:
-    """The jobs of a cluster's name, whoever submitted them."""
+def _all(service: Service, cluster: str, nodes: Sequence[str] | None = None) -> list[Job]:
+    """The jobs of a cluster's name, whoever submitted them; `nodes` are those that must not be missed, None: all."""
     from hvdctl.cluster import Cluster
 
     found = {job.uuid: job for job in service.jobs()}
     # A list has an end; nodes that we know of count wherever they stand in it.
-    for node in Cluster(cluster).nodes() if _stored(cluster) else ():
+    known = Cluster(cluster).nodes() if _stored(cluster) else []
+    for node in (node for node in known if nodes is None or node.name in nodes):
         if node.id not in found and (job := service.job(node.id)) and Named.of(job.name):
             found[job.uuid] = job
     return [job for job in found.values() if _named(job).cluster == cluster]

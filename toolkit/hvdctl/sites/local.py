@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from hvdctl import engine, owner
+from hvdctl import engine, neighbours, owner
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.progress import Progress, Step
-from hvdctl.sites import plainly
+from hvdctl.sites import only, plainly
 
 if TYPE_CHECKING:
     from hvdctl.spec import Spec
@@ -44,6 +45,7 @@ def name_of(cluster: str, name: str) -> str:
 @_plainly
 def preflight(spec: Spec) -> None:
     """Raise where this machine can't give what is asked; an image `auto` is made later."""
+    neighbours.require(spec.nodes)
     client = engine.client()
     from docker.errors import ImageNotFound
 
@@ -85,10 +87,15 @@ def about(cluster: str) -> str:
 
 
 @_plainly
-def observe(cluster: str) -> dict[str, str]:
+def observe(cluster: str, nodes: Sequence[str] | None = None) -> dict[str, str]:
     """The engine's word on each container of the cluster, by node name."""
-    found = [c for c in _containers(_of(cluster)) if owner.seen("local", cluster, _mark(c))]
-    return {c.labels[NAME_LABEL]: str(c.status) for c in found if NAME_LABEL in c.labels}
+    asked = _of(cluster)
+    # The SDK inspects every container that it lists.
+    if nodes is not None and len(nodes) == 1:
+        asked = {"label": [asked["label"], f"{NAME_LABEL}={nodes[0]}"]}
+    found = [c for c in _containers(asked) if owner.seen("local", cluster, _mark(c))]
+    named = {c.labels[NAME_LABEL]: str(c.status) for c in found if NAME_LABEL in c.labels}
+    return only(named, nodes)
 
 
 def hint(message: str) -> str:

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 from hvdctl import owner
 from hvdctl.errors import HvdctlError, ToolMissing, UsageError
 from hvdctl.progress import Progress, Step
-from hvdctl.sites import cloud, plainly, stack
+from hvdctl.sites import cloud, only, plainly, stack
 from hvdctl.sites.cloud import CloudOptions, Disk, Text
 from hvdctl.spec import Spec
 
@@ -138,15 +138,16 @@ def watch(spec: Spec, step: Step) -> nullcontext[None]:
 
 
 @_plainly
-def observe(cluster: str) -> dict[str, str]:
+def observe(cluster: str, nodes: Sequence[str] | None = None) -> dict[str, str]:
     """Nova's word on the server of each node; one that is being built counts as running."""
     states = {"active": "running", "build": "running"}
-    return {
+    seen = {
         server.metadata[cloud.NAME_TAG]: states.get(server.status.lower(), server.status.lower())
         for connection in _where(cluster)
         for server in _servers(connection, cluster)
         if cloud.NAME_TAG in server.metadata
     }
+    return only(seen, nodes)
 
 
 @_plainly

@@ -138,10 +138,10 @@ def watch(spec: Spec, step: Step) -> contextlib.nullcontext[None]:
     return contextlib.nullcontext()
 
 
-def observe(cluster: str) -> dict[str, str]:
+def observe(cluster: str, nodes: Sequence[str] | None = None) -> dict[str, str]:
     """What each machine says of the cluster's container; nothing of a cluster that has no folder here."""
     asked = ["docker", "ps", "-a", "--filter", f"label=hvdctl.cluster={cluster}", "--format", "{{.State}}"]
-    return {name: _state(done) for name, done in _ask(cluster, ["sudo", "-n", *asked])}
+    return {name: _state(done) for name, done in _ask(cluster, ["sudo", "-n", *asked], nodes)}
 
 
 def about(cluster: str) -> str:
@@ -255,10 +255,12 @@ def _node(index: int, host: Host) -> Node:
     )
 
 
-def _ask(cluster: str, command: Sequence[str]) -> list[tuple[str, subprocess.CompletedProcess[str]]]:
-    """The answer of every machine that hvdctl has configured for the cluster, by the name of its node."""
+def _ask(
+    cluster: str, command: Sequence[str], nodes: Sequence[str] | None = None
+) -> list[tuple[str, subprocess.CompletedProcess[str]]]:
+    """The answer of every machine that hvdctl has configured for the cluster, or of those named, by its node's name."""
     folder = Cluster(cluster)
-    names = _machines(folder)
+    names = [name for name in _machines(folder) if nodes is None or name in nodes]
     asked = (ssh.argv(folder, inventory.ssh_host(name, "machine"), command) for name in names)
     return list(zip(names, ssh.gather(asked, timeout=_PATIENCE), strict=True))
 

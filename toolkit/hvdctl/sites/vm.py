@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from hvdctl import kvm, owner, process, qemu
 from hvdctl.errors import HvdctlError, UsageError
 from hvdctl.progress import Progress, Step
+from hvdctl.sites import only
 from hvdctl.spec import Delay, Size, parse_disk
 
 if TYPE_CHECKING:
@@ -117,10 +119,10 @@ def watch(spec: Spec, step: Step) -> contextlib.nullcontext[None]:
     return contextlib.nullcontext()
 
 
-def observe(cluster: str) -> dict[str, str]:
+def observe(cluster: str, nodes: Sequence[str] | None = None) -> dict[str, str]:
     """Guests that run; one whose switch is gone reaches no other node, and counts as lost."""
     joined = any(map(qemu.open_to_guests, qemu.switches(cluster).values()))
-    return dict.fromkeys(qemu.running(cluster), "running" if joined else "cut off")
+    return only(dict.fromkeys(qemu.running(cluster), "running" if joined else "cut off"), nodes)
 
 
 def about(cluster: str) -> str:

@@ -8,23 +8,25 @@ from typing import cast
 from docker import DockerClient
 from docker.errors import ContainerError, NotFound
 from docker.models.containers import Container
+from tf.iface import State
 
 from hvdctl import owner
 from hvdctl.errors import HvdctlError
 from hvdctl.sites import local
+from hvdctl.tfprovider.resource import full_name, own
 
 DEVICE = "eth0"
 
 
-def shape(client: DockerClient, node: Container, image: str, rate: float | None) -> None:
-    """Limit what the node sends and what it receives to `rate` bits per second each; None lifts the limit."""
-    asked = "none" if rate is None else str(int(rate))
-    clear(client, str(node.name))
+def shape(client: DockerClient, node: Container, planned: State) -> None:
+    """Limit what the node sends and what it receives to the planned rate, in bits per second; None lifts the limit."""
+    asked = "none" if planned["rate"] is None else str(int(planned["rate"]))
+    clear(client, planned)
     try:
         client.containers.run(
-            image,
+            planned["image"],
             [DEVICE, asked],
-            name=_helper(str(node.name)),
+            name=_helper(planned),
             entrypoint="/usr/local/bin/hvd-link",
             network_mode=f"container:{node.id}",
             user="0:0",
@@ -40,14 +42,16 @@ def shape(client: DockerClient, node: Container, image: str, rate: float | None)
         raise HvdctlError(f"the link can't be set to {asked} bit/s: {said or error}") from None
 
 
-def clear(client: DockerClient, node: str) -> None:
-    """Remove the helper of a node that a killed hvdctl left."""
+def clear(client: DockerClient, planned: State) -> None:
+    """Remove the helper of a node that a killed hvdctl left, if it is this cluster's."""
     with contextlib.suppress(NotFound):
-        client.containers.get(_helper(node)).remove(force=True)
+        found = client.containers.get(_helper(planned))
+        own(planned, found.labels, f"container {found.name}")
+        found.remove(force=True)
 
 
-def _helper(node: str) -> str:
-    return f"{node}-link"
+def _helper(planned: State) -> str:
+    return f"{full_name(planned)}-link"
 
 
 def rate_of(node: Container) -> float | None:

@@ -71,7 +71,7 @@ class HvdContainerNode(EngineResource):
             with self.provider.endpoints.start():
                 container.start()
             if planned["rate"] is not None:
-                link.shape(self.provider.engine, container, planned["image"], planned["rate"])
+                link.shape(self.provider.engine, container, planned)
             address = _address(container)
         except BaseException:
             with contextlib.suppress(APIError):
@@ -94,7 +94,7 @@ class HvdContainerNode(EngineResource):
     def change(self, current: State, planned: State) -> State:
         container = self.provider.engine.containers.get(current["id"])
         if planned["rate"] != current["rate"]:
-            link.shape(self.provider.engine, container, planned["image"], planned["rate"])
+            link.shape(self.provider.engine, container, planned)
         if (planned["cpus"], planned["memory"]) != (current["cpus"], current["memory"]):
             self._limit(container, planned)
         return {**planned, "id": current["id"], "address": current["address"], "started": current["started"]}
@@ -148,14 +148,14 @@ class HvdContainerNode(EngineResource):
         return self._create(planned)
 
     def _clear(self, planned: State) -> None:
-        """Remove a dead or half-made container of the same name, if it is this cluster's."""
-        link.clear(self.provider.engine, full_name(planned))
-        try:
+        """Remove a dead or half-made container of the same name, and its helper, if they are this cluster's."""
+        stale = None
+        with contextlib.suppress(NotFound):
             stale = self.provider.engine.containers.get(full_name(planned))
-        except NotFound:
-            return
-        own(planned, stale.labels, self.kind)
-        self._drop(stale)
+            own(planned, stale.labels, self.kind)
+        link.clear(self.provider.engine, planned)
+        if stale is not None:
+            self._drop(stale)
 
     def _drop(self, container: Container) -> None:
         with self.provider.endpoints.end():

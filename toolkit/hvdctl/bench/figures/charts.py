@@ -28,6 +28,7 @@ _PARTS = {
 }
 _NAME_ROOM = {"narrow": 14, "several": 16, "one": 24}  # characters under a group of bars
 _GREY = "#555555"
+_TICK = 0.125  # inches that a name beside an axis takes
 
 
 @dataclass(frozen=True)
@@ -152,14 +153,18 @@ def matrix(head: Head, names: Sequence[str], values: dict[tuple[str, str], float
     box.set_anchor("NW")
     table = array([[values.get((source, target), math.nan) for target in names] for source in names])
     edges = [index - 0.5 for index in range(len(names) + 1)]
-    image = box.pcolormesh(edges, edges, ma.masked_invalid(table), cmap="cividis", vmin=0, edgecolors="white")
+    # Names, and lines between cells, as many as there is room for.
+    step = math.ceil(len(names) * _TICK / (width - 1.2))
+    grid = "white" if step == 1 else "none"
+    image = box.pcolormesh(edges, edges, ma.masked_invalid(table), cmap="cividis", vmin=0, edgecolors=grid)
     box.set_aspect("equal")
     box.invert_yaxis()
     box.grid(visible=False)
     box.spines[:].set_visible(False)
     turn = 90 if len(names) > (4 if narrow else 8) else 0
-    box.set_xticks(range(len(names)), list(names), rotation=turn)
-    box.set_yticks(range(len(names)), list(names))
+    ticks = range(0, len(names), step)
+    box.set_xticks(ticks, list(names[::step]), rotation=turn)
+    box.set_yticks(ticks, list(names[::step]))
     box.tick_params(length=0)
     box.set_xlabel("to")
     box.set_ylabel("from")
