@@ -145,12 +145,12 @@ class Round:
         listed = engine.client().containers.list(all=True, filters={"label": mine}, ignore_removed=True)
         return {str(one.labels.get(local.NAME_LABEL, one.name)): one for one in listed}
 
-    def runs(self) -> set[int]:
-        """The runs that `jobs` lists as good ones."""
+    def runs(self) -> dict[int, str]:
+        """The runs that `jobs` lists as good ones, with their commands."""
         code, said = self.end(self.start("jobs", "--json"))
         if code:
-            return set()
-        return {int(row["id"]) for row in json.loads(said) if row.get("state") == "succeeded"}
+            return {}
+        return {int(row["id"]): str(row["command"]) for row in json.loads(said) if row.get("state") == "succeeded"}
 
 
 # Faults. Each takes the round and the process of the verb, and returns what has to be undone; None if it hit nothing.
@@ -247,7 +247,7 @@ FAULTS: dict[str, Fault] = {
 
 def play(round_: Round, verb: str, fault: str, late: float, recovery: str) -> None:
     """One round, from nothing to nothing; raises Failure."""
-    kept: set[int] = set()
+    kept: dict[int, str] = {}
     if verb != "up":
         round_.up()
         round_.do("run", "--", "python", "-c", HELLO)
@@ -296,9 +296,10 @@ def play(round_: Round, verb: str, fault: str, late: float, recovery: str) -> No
         whole(round_)
         round_.do("run", "--", "python", "-c", HELLO)
     take_down(round_)
-    if lost := kept - round_.runs():
+    if lost := kept.keys() - round_.runs():
         raise Failure(f"runs {sorted(lost)} are not listed any more")
-    for run in sorted(kept):
+    # A bench's own runs print nothing.
+    for run in sorted(run for run, command in kept.items() if "print(" in command):
         if not round_.do("logs", str(run)).strip():
             raise Failure(f"run {run} has lost its output")
     nothing_left(round_)
@@ -349,7 +350,9 @@ def left_processes(round_: Round, when: str) -> None:
     mark = f"HVDCTL_HOME={round_.campaign.home}".encode()
     deadline = time.monotonic() + 20
     while True:
-        left = [pid for pid in marked(mark) if not (when != "after down" and "hvdctl.tunnel" in command(pid))]
+        left = set(marked(mark))
+        if when != "after down":
+            left -= {part for pid in left if "hvdctl.tunnel" in command(pid) for part in below(pid)}
         if not left:
             return
         if time.monotonic() > deadline:
@@ -425,6 +428,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="repeat the faults of this seed (default: a new one)")
     parser.add_argument("--provider", choices=("local", "gpulab"), help="only this provider")
     args = parser.parse_args()
+    # In the background of a script Ctrl-C is ignored, also by all that is started there; here it must not be.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     seed = args.seed if args.seed is not None else random.SystemRandom().randrange(10**6)
     images.build("pytorch", Silent())
     began, failed = time.monotonic(), []
@@ -465,6 +470,9 @@ def one(campaign: Campaign, number: int, only: str | None) -> bool:
     began = time.monotonic()
     try:
         play(round_, verb, fault, late, recovery)
+    except KeyboardInterrupt:
+        clean(round_)
+        raise
     except Exception as failure:  # whatever it is: the next round must not find what this one left
         print(
             f"{title}: FAILED: {failure if isinstance(failure, Failure) else repr(failure)}",
