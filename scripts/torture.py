@@ -150,7 +150,9 @@ class Round:
         code, said = self.end(self.start("jobs", "--json"))
         if code:
             return {}
-        return {int(row["id"]): str(row["command"]) for row in json.loads(said) if row.get("state") == "succeeded"}
+        # Before the list it may say that these are only the runs that are kept here.
+        rows = json.loads(said[f"\n{said}".index("\n[") :])
+        return {int(row["id"]): str(row["command"]) for row in rows if row.get("state") == "succeeded"}
 
 
 # Faults. Each takes the round and the process of the verb, and returns what has to be undone; None if it hit nothing.

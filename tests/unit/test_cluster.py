@@ -189,6 +189,10 @@ def test_known_lists_clusters_with_a_spec_only(cluster: Cluster) -> None:
     assert [one.name for one in known()] == ["alpha", "demo"]
 
 
+def test_no_cluster_has_a_name_that_is_too_long_for_a_folder() -> None:
+    assert not Cluster("x" * 300).exists
+
+
 def test_write_is_all_or_nothing(tmp_path: Path) -> None:
     file = tmp_path / "file"
     write(file, "old")

@@ -100,3 +100,27 @@ def test_a_full_disk_is_told_with_the_file_and_no_advice_that_loses_the_cluster(
     assert f"No space left on device ({cluster.folder / 'phases.json'})" in told
     assert "free some space there" in told
     assert "HVDCTL_HOME" not in told
+
+
+def test_a_file_of_the_users_own_that_cannot_be_replaced_is_written_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a single file that is mounted into a container."""
+    file = tmp_path / "hvdctl.yml"
+    file.write_text("old")
+
+    def busy(file: Path, content: str | bytes, mode: int = 0o600) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(file))
+
+    monkeypatch.setattr(files, "write", busy)
+    files.rewrite(file, "new")
+    assert file.read_text() == "new"
+
+
+def test_a_file_that_may_not_be_written_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "hvdctl.yml"
+    file.write_text("old")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != file)  # root may write all
+    with pytest.raises(PermissionError):
+        files.rewrite(file, "new")
+    assert file.read_text() == "old"

@@ -174,6 +174,22 @@ def test_links_of_nodes_that_another_version_made_stay(site: FakeEngine) -> None
 
 
 @real
+def test_links_stay_after_an_up_that_did_not_complete(site: FakeEngine) -> None:
+    """What was applied last as a whole has the old image: nodes that have the new one would be recreated."""
+    pipeline.up(spec(nodes=1, net="1g"), Silent())
+    cluster, nodes = Cluster("demo"), ids(site)
+    asked = cluster.terraform / "terraform.tfvars.json"
+    wanted = json.loads(asked.read_text())
+    asked.write_text(json.dumps(wanted | {"image": "new"}))
+    with pytest.raises(UsageError, match="the last `up` of 'demo' did not complete") as refused:
+        pipeline.relink(cluster, 10**8, Silent())
+    assert refused.value.hint == "`hvdctl up --name demo` first"
+    assert ids(site) == nodes
+    asked.write_text(json.dumps(wanted | {"rate": 10**7}))  # as a killed bench leaves it
+    pipeline.relink(cluster, 10**8, Silent())
+
+
+@real
 def test_a_failed_configuration_is_gone_on_with(site: FakeEngine, fake_nodes: Path) -> None:
     (fake_nodes / "unfit").write_text("node1")
     with pytest.raises(PhaseError, match="node1 failed"):

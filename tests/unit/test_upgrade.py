@@ -165,8 +165,9 @@ def test_containers_on_machines_are_recreated_with_another_image(cluster: Cluste
     assert guards.recreated(cluster, spec, Outcome(), "old") == []
 
 
-def test_containers_on_machines_are_recreated_with_another_role(cluster: Cluster) -> None:
+def test_containers_on_machines_are_recreated_with_another_role(cluster: Cluster, fake_nodes: Path) -> None:
     """It stops the container to change how it is run, with the same image too."""
+    answer(fake_nodes, "list", [])
     spec = cluster.spec().model_copy(update={"provider": "static", "image": "mine"})
     cluster.terraform.mkdir()
     wanted: dict[str, object] = {"image": "mine", "gpus": 0, "share": "auto", "options": {}}
@@ -180,7 +181,7 @@ def test_containers_on_machines_are_recreated_with_another_role(cluster: Cluster
     asked: list[str] = []
     guards.agreed(cluster, spec, Outcome(), "mine", asked.append)
     assert asked[0].startswith(
-        "Recreate node0, node1 of 'demo', as this version of hvdctl sets containers up in another way?"
+        "Recreate node0, node1 of 'demo', as this version of hvdctl starts their containers with other settings?"
     )
     cluster.forget("containers")
     cluster.complete("configure", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -104,8 +105,8 @@ class Cluster:
             (self.folder / "spec.json").stat()
         except (FileNotFoundError, NotADirectoryError):
             return False
-        except OSError:
-            return True
+        except OSError as error:
+            return error.errno != errno.ENAMETOOLONG
         return True
 
     def stored_spec(self) -> dict[str, Any] | None:
@@ -235,9 +236,10 @@ class Cluster:
         except NotADirectoryError:
             raise  # the home is no folder
         except OSError as error:
+            yours = "it needs to be a file of yours; what `sudo hvdctl` made belongs to root"
             raise UsageError(
                 f"{self.folder / name} can't be read: {error.strerror}",
-                hint="it needs to be a file of yours; what `sudo hvdctl` made belongs to root",
+                hint=yours if isinstance(error, PermissionError) else "",
             ) from None
         except ValueError as error:
             raise self._corrupt(name, str(error)) from None

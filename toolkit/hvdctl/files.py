@@ -39,12 +39,20 @@ def rewrite(file: Path, content: str) -> None:
     if not target.exists():
         os.umask(usual := os.umask(0))
         write(target, content, 0o666 & ~usual)
-    elif (known := target.stat()) and stat.S_ISREG(known.st_mode):
-        write(target, content, stat.S_IMODE(known.st_mode))
+    elif (known := target.stat()) and stat.S_ISREG(known.st_mode) and os.access(target.parent, os.W_OK):
+        if not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+        try:
+            write(target, content, stat.S_IMODE(known.st_mode))
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.EXDEV):  # a single file that is mounted can't be replaced
+                raise
+            target.write_text(content, encoding="utf-8")
+            return
         with contextlib.suppress(OSError):  # root may
             os.chown(target, known.st_uid, known.st_gid)
     else:
-        target.write_text(content, encoding="utf-8")  # such as /dev/stdout
+        target.write_text(content, encoding="utf-8")  # such as /dev/stdout, or in a folder of somebody else
 
 
 def sync(folder: Path) -> None:

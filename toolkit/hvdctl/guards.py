@@ -207,7 +207,7 @@ def ending(cluster: Cluster) -> str:
 def containers(image: str) -> dict[str, str]:
     """What decides whether Ansible recreates the containers on machines, of which Terraform knows nothing."""
     roles = paths.asset("playbooks", "roles")
-    files = [roles / "horovod" / part for part in ("defaults", "files", "tasks", "vars")]
+    files = [roles / "horovod" / part for part in ("defaults", "vars", "tasks/main.yml")]
     return {"image": image, "role": digest(*files, roles / "nfs" / "files" / "mount.sh")}
 
 
@@ -253,7 +253,7 @@ def _why(cluster: Cluster, spec: Spec, image: str) -> str:
     had = _image(cluster)
     if had == image:
         if _containers_change(cluster, spec, image):
-            return ", as this version of hvdctl sets containers up in another way"
+            return ", as this version of hvdctl starts their containers with other settings"
         had_key = variables(cluster.terraform).get("ssh_public_key")
         new_key = had_key and had_key != cluster.key().public
         return f", as the cluster's SSH key was lost (put {cluster.key().private} back to keep them)" if new_key else ""

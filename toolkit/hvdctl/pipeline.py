@@ -36,7 +36,7 @@ from hvdctl.errors import HvdctlError, PhaseError, UsageError
 from hvdctl.owner import Claim
 from hvdctl.progress import Progress, Step
 from hvdctl.spec import Spec, masked
-from hvdctl.terraform import AT_ONCE, Outcome, Terraform
+from hvdctl.terraform import AT_ONCE, Outcome, Terraform, unfinished
 
 _KEPT = ("hvd_volume",)
 _ACTIONS = {"create": "made", "delete": "removed", "update": "changed", "replace": "made anew"}
@@ -202,6 +202,11 @@ def relink(cluster: Cluster, net: int | None, step: Step) -> None:
             # Another module or plugin may recreate nodes: `up` plans that, and asks.
             raise UsageError(
                 f"another version of hvdctl made the nodes of {cluster.name!r}: links can't be changed",
+                hint=f"`hvdctl up --name {cluster.name}` first",
+            )
+        if unfinished(cluster.terraform, "rate"):
+            raise UsageError(
+                f"the last `up` of {cluster.name!r} did not complete: links can't be changed",
                 hint=f"`hvdctl up --name {cluster.name}` first",
             )
         terraform.apply(wanted, step.update)

@@ -53,9 +53,10 @@ def variables(folder: Path) -> dict[str, Any]:
     return _read(folder / _APPLIED) or _read(folder / _VARIABLES)
 
 
-def unfinished(folder: Path) -> bool:
-    """Whether something else was asked for since, and came to its end only in part or not at all."""
-    return variables(folder) != _read(folder / _VARIABLES)
+def unfinished(folder: Path, *besides: str) -> bool:
+    """Whether the last apply did not complete and asked for something else; `besides` names variables of no account."""
+    made, asked = variables(folder), _read(folder / _VARIABLES)
+    return any(made.get(name) != asked.get(name) for name in (made.keys() | asked.keys()) - set(besides))
 
 
 def _read(file: Path) -> dict[str, Any]:

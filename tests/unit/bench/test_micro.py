@@ -95,7 +95,7 @@ def test_open_links_of_machines_are_measured_at_once_and_the_slowest_again_alone
     assert wires.calls[12:] == [("node0", "node1"), ("node3", "node2")], "what was slow because of others is not slow"
     found = {(pair["source"], pair["target"]): pair["bits"] for pair in record["pairs"]}
     assert (found["node0", "node1"], found["node3", "node2"]) == (8 * G, 3 * G)
-    assert (len(found), "of" in record) == (12, False)
+    assert (len(found), "of" in record, record["together"]) == (12, False, True)
 
 
 @pytest.mark.parametrize("provider", ["local", "aws"])

@@ -79,6 +79,7 @@ def pairs(
         "net": net,
         "pairs": [{"source": m.source, "target": m.target, "bits": m.bits} for m in found],
         **({"of": chosen.of} if chosen.sampled else {}),
+        **({"together": True} if net is None and chosen.together else {}),
     }
 
 

@@ -43,15 +43,6 @@ def build(path: Path) -> Path:
     return page
 
 
-def current(path: Path) -> Path:
-    """The page of a results file, made where it is missing or older than the results."""
-    source = results.source(path)
-    page = source.parent / PAGE
-    if page.is_file() and page.stat().st_mtime >= source.stat().st_mtime:
-        return page.absolute()
-    return build(source)
-
-
 def render(records: Sequence[Record], drawn: Sequence[Figure], pictures: Mapping[str, Pictures]) -> str:
     """The page as text."""
     from jinja2 import Environment, StrictUndefined

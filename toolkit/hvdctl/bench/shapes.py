@@ -109,7 +109,12 @@ _SHAPES: dict[str, Shape] = {
         **_LAYOUT,
         "rows": _rows(bytes=_count, time_s=_positive, alg_bits=_not_negative, bus_bits=_not_negative),
     },
-    "links": {"net?": _positive, "of?": _count, "pairs": _rows(source=_text, target=_text, bits=_not_negative)},
+    "links": {
+        "net?": _positive,
+        "of?": _count,
+        "together?": _flag,
+        "pairs": _rows(source=_text, target=_text, bits=_not_negative),
+    },
     "prediction": {**_AXES, "images_per_s": _positive, "low": _not_negative, "high": _not_negative}
     | {"efficiency?": _number, "efficiency_low?": _number, "efficiency_high?": _number, "limit?": _text},
     "timeline": {"ranks": _rows(rank=_number, spans=_spans)},

@@ -57,7 +57,9 @@ def open_(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the path.")] = False,
     json: o.JsonOption = False,
 ) -> None:
-    """Print the path of a bench's page, made where it is not there, and open it where there is a display.
+    """Build a bench's page, print its path, and open it if there is a display.
+
+    A page that was copied from a node is never shown: a job could have put a script of its own into it.
 
     Example: `hvdctl report open --no-browser`
     """
@@ -78,7 +80,7 @@ def open_(
         if newest is None:
             raise UsageError(f"cluster {cluster.name!r} has no bench", hint="`hvdctl report list` shows what there is")
         source = results.source(newest)
-    page = report.current(source)
+    page = report.build(source)
     shown = False
     display = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if display and not no_browser:

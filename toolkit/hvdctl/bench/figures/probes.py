@@ -72,6 +72,8 @@ def _links(records: Sequence[Record]) -> list[Figure]:
         told = "What one connection reaches from each node to each other. "
         told += f"Slowest, framed: {slowest['source']} to {slowest['target']}, {wording.link(slowest['bits'])}"
         told += f", {wording.percent(slowest['bits'] / net)} of {wording.limited(one)}." if net else "."
+        if one.get("together"):
+            told += " Pairs without a common node were measured at the same time: they share what lies between them."
         if some := wording.sample(one):
             told += f" A sample: {some} were measured; the others are blank, and may be slower."
         title = f"Bandwidth between nodes ({unit}), {'links of ' if net else ''}{wording.link(net)}"
