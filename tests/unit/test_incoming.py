@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
+import signal
 import stat
 import time
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-from hvdctl import collect, incoming, jobs, process
+from hvdctl import arriving, collect, incoming, jobs, process
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError, UsageError
 from loopback import Head
@@ -209,6 +211,170 @@ def test_a_copy_is_ended_as_soon_as_too_much_has_come(cluster: Cluster, head: He
     assert not [pid for pid in Path("/proc").glob("[0-9]*") if str(tmp_path / "here").encode() in words_of(pid)]
 
 
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """As in a process of the user's own, which nothing protects from them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def send(number: int) -> None:
+    assert signal.getsignal(number) != signal.SIG_DFL, "it would end the tests"
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit), (signal.SIGHUP, SystemExit)],
+)
+def test_a_copy_that_is_interrupted_keeps_what_is_whole(
+    cluster: Cluster,
+    head: Head,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    error: type[BaseException],
+) -> None:
+    (head.share / "data").mkdir()
+    (head.share / "data" / "a").write_text("whole")
+    (head.share / "data" / "b").write_bytes(os.urandom(10**6))
+    # The second file would take a minute.
+    slow = '[ $(wc -l <$calls) != 2 ] && exec $real "$@"\nexec $real "$1" "$2" --bwlimit=16 "${@:3}"'
+    head.rsync(slow)
+    here = tmp_path / "here"
+
+    def measure(stage: Path, size: int, names: int) -> float:
+        assert stage.parent == here
+        if (stage / "data" / "a").exists():
+            send(number)
+        return 0.05
+
+    with monkeypatch.context() as patch, pytest.raises(error):
+        patch.setattr(arriving, "measure", measure)
+        jobs.pull(cluster, "data", here)
+    assert tree(here) == ["data/a"]
+    assert [path.name for path in here.iterdir()] == ["data"]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert jobs.pull(cluster, "data", here).files == 1, "the next call goes on from there"
+    assert tree(here) == ["data/a", "data/b"]
+
+
+@pytest.mark.usefixtures("signals")
+def test_signals_wait_while_files_are_moved() -> None:
+    done: list[str] = []
+    with pytest.raises(SystemExit) as ended, arriving.orderly() as wait:
+        wait()
+        send(signal.SIGTERM)
+        send(signal.SIGINT)
+        done.append("moved")
+    assert (done, ended.value.code) == (["moved"], 143)
+
+
+@pytest.mark.usefixtures("signals")
+def test_signals_that_are_handled_already_stay_so() -> None:
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with arriving.orderly():
+        send(signal.SIGINT)
+        send(signal.SIGHUP)
+    assert came == [signal.SIGINT]
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def test_files_that_did_not_grow_come_although_others_did(cluster: Cluster, head: Head, tmp_path: Path) -> None:
+    (head.share / "data").mkdir()
+    for name in "abc":
+        (head.share / "data" / name).write_text(name)
+    grow = "for name in b c; do head -c 1500000 /dev/urandom >$SHARE/data/$name; done"
+    head.rsync(f'[ $(wc -l <$calls) = 1 ] || {{ {grow}; }}\nexec $real "$@"')
+    with pytest.raises(HvdctlError, match="the head sends more than it has listed"):
+        jobs.pull(cluster, "data", tmp_path / "here", limit=2 * 10**6)
+    assert tree(tmp_path / "here") == ["data/a"]
+
+
+def test_a_folder_here_with_the_name_of_a_file_does_not_keep_the_others_away(
+    cluster: Cluster, head: Head, tmp_path: Path
+) -> None:
+    (head.share / "d").mkdir()
+    for name in "abc":
+        (head.share / "d" / name).write_text(name)
+    here = tmp_path / "here"
+    (here / "d" / "a").mkdir(parents=True)
+    with pytest.raises(HvdctlError, match=f"{here}/d/a: it is a folder here, and a file on the share"):
+        jobs.pull(cluster, "d", here)
+    assert tree(here) == ["d/b", "d/c"]
+
+
+def test_a_full_folder_here_with_the_name_of_a_file_is_named(cluster: Cluster, head: Head, tmp_path: Path) -> None:
+    """rsync says so before anything is copied."""
+    (head.share / "d").mkdir()
+    for name in ("a", "b", "\u00e9"):
+        (head.share / "d" / name).write_text(name)
+    here = tmp_path / "here"
+    (here / "d" / "a" / "mine").mkdir(parents=True)
+    (here / "d" / "\u00e9" / "mine").mkdir(parents=True)
+    arrived = jobs.pull(cluster, "d", here)
+    assert (arrived.files, tree(here)) == (1, ["d/b"])
+    assert [(one.name, one.why, one.data) for one in arrived.left] == [
+        (name, "it is a folder here, and a file on the share", True) for name in ("d/a", "d/\u00e9")
+    ]
+    assert arrived.left[0].hint == f"move {here}/d/a to another folder"
+    with pytest.raises(UsageError, match=r"d/a is a folder, and .*/d/a is a file"):
+        jobs.pull(cluster, "d/a", here / "d")
+
+
+def test_a_file_here_with_the_name_of_a_folder_does_not_keep_the_others_away(
+    cluster: Cluster, head: Head, tmp_path: Path
+) -> None:
+    (head.share / "d" / "a").mkdir(parents=True)
+    for name in ("a/below", "b"):
+        (head.share / "d" / name).write_text("x")
+    here = tmp_path / "here"
+    (here / "d").mkdir(parents=True)
+    (here / "d" / "a").write_text("mine")
+    with pytest.raises(HvdctlError, match=f"{here}/d/a: File exists"):
+        jobs.pull(cluster, "d", here)
+    assert (tree(here), (here / "d" / "a").read_text()) == (["d/a", "d/b"], "mine")
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder below the target is another file system."""
+
+    def elsewhere(self: Path, target: Path) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(self))
+
+    def full(source: Path, target: Path) -> None:
+        target.write_text("ha")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    stage, here = tmp_path / "stage", tmp_path / "here"
+    for folder in (stage, here):
+        folder.mkdir()
+    (stage / "a").write_text("half")
+    monkeypatch.setattr(Path, "replace", elsewhere)
+    monkeypatch.setattr(shutil, "copy2", full)
+    with pytest.raises(HvdctlError, match="No space left on device"):
+        arriving.settled(stage, here, [incoming.Thing(b"a", 4)], lambda name, staged: "")
+    assert tree(here) == []
+
+
+def test_nothing_is_taken_through_a_link_that_has_arrived(tmp_path: Path, prey: Path) -> None:
+    stage, here = tmp_path / "stage", tmp_path / "here"
+    for folder in (stage, here):
+        folder.mkdir()
+    (stage / "sub").symlink_to(prey)
+    with pytest.raises(HvdctlError, match="sub is a link"):
+        arriving.settled(stage, here, [incoming.Thing(b"sub/config", 4)], lambda name, staged: "")
+    assert unharmed(prey)
+    assert tree(here) == []
+
+
 def words_of(process: Path) -> bytes:
     try:
         return (process / "cmdline").read_bytes()
@@ -235,9 +401,9 @@ def test_a_file_is_bounded_by_what_was_listed(
 def test_folders_that_nobody_asked_for_are_counted(tmp_path: Path) -> None:
     for number in range(8):
         (tmp_path / str(number) / "empty").mkdir(parents=True)
-    assert incoming._measure(tmp_path, 0, 16) > 0
+    assert arriving.measure(tmp_path, 0, 16) > 0
     with pytest.raises(HvdctlError, match="15 names"):
-        incoming._measure(tmp_path, 0, 15)
+        arriving.measure(tmp_path, 0, 15)
 
 
 @pytest.mark.parametrize("place", ["data/sub", "data/sub/config", "data"])
@@ -319,6 +485,11 @@ def test_pull_of_a_file_follows_cp(cluster: Cluster, head: Head, tmp_path: Path)
     assert tree(here) == ["folder/out/model", "mine", "model", "new/model"]
     with pytest.raises(UsageError, match="is a file and can't take the folder"):
         jobs.pull(cluster, "out", here / "mine")
+    with pytest.raises(UsageError, match=r"mine is a file and can't take .*/out/model"):
+        jobs.pull(cluster, "out/model", here / "mine", into=True)
+    for name, into in (("out", False), ("out/model", False), ("out/model", True)):
+        with pytest.raises(UsageError, match="here/mine is not a folder"):
+            jobs.pull(cluster, name, here / "mine" / "below", into=into)
 
 
 def test_links_of_the_users_own_go_out_as_they_are(cluster: Cluster, head: Head, tmp_path: Path) -> None:
@@ -417,6 +588,24 @@ def test_a_run_that_is_kept_here_is_not_replaced_by_another_of_its_number(cluste
     assert (cluster.runs / "3" / "output").read_text() == "mine", "nor by files without a record"
 
 
+@pytest.mark.parametrize("damaged", ["{", None])
+def test_a_run_whose_record_on_the_share_is_damaged_is_not_called_another_one(
+    cluster: Cluster, head: Head, damaged: str | None
+) -> None:
+    record(head, 3, 1000.0, output="begun")
+    collect.results(cluster)
+    there = head.share / "runs" / "3"
+    (there / "output").write_text("begun and ended")
+    (there / "run.json").write_text(damaged) if damaged else (there / "run.json").unlink()
+    left = collect.results(cluster).left
+    assert {one.why for one in left} == {"the record of run 3 on the share is missing or damaged"}
+    assert all(one.data and f"move {cluster.runs / '3'} to another folder" in one.hint for one in left)
+    assert (cluster.runs / "3" / "output").read_text() == "begun"
+    (cluster.runs / "3").rename(cluster.folder / "aside")
+    assert collect.results(cluster).left == []
+    assert (cluster.runs / "3" / "output").read_text() == "begun and ended"
+
+
 def test_a_run_that_was_under_way_comes_again(cluster: Cluster, head: Head) -> None:
     record(head, 3, 1000.0, output="begun")
     collect.fetch(cluster, 3)
@@ -440,12 +629,36 @@ def test_a_bench_that_has_grown_comes_again_and_another_does_not_replace_it(clus
 def test_a_page_that_a_job_wrote_does_not_come_home(cluster: Cluster, head: Head) -> None:
     """`report open` would show it in the user's browser."""
     bench = head.share / "bench" / "b"
-    bench.mkdir(parents=True)
+    (bench / "figures" / "own").mkdir(parents=True)
     (bench / "results.jsonl").write_text("{}\n")
     (bench / "report.html").write_text("<script>evil()</script>")
+    (bench / "figures" / "images_per_s.svg").write_text("<svg/>")
     os.utime(bench / "report.html", (2**32, 2**32))
-    collect.results(cluster)
+    assert collect.results(cluster).left == [], "hvdctl makes these itself"
     assert tree(cluster.folder / "bench") == ["b/results.jsonl"]
+
+
+def test_pages_of_the_users_own_are_named(cluster: Cluster, head: Head) -> None:
+    run_on(head, 1, **{"page.xhtml": "x", "output": "x"})
+    bench = head.share / "bench" / "b"
+    (bench / "figures" / "own").mkdir(parents=True)
+    for name in ("notes.HTML", "plot.svg", "plot.png", "saved.mhtml", "figures/own/plot.svg", "figures/notes.htm"):
+        (bench / name).write_text("x")
+    arrived = collect.results(cluster)
+    assert tree(cluster.folder / "bench") == ["b/plot.png"]
+    assert tree(cluster.runs) == ["1/output", "1/run.json"]
+    assert {(one.why, one.data) for one in arrived.left} == {("a page that a browser would run", True)}
+    assert sorted(one.name for one in arrived.left) == [
+        "bench/b/figures/notes.htm",
+        "bench/b/figures/own/plot.svg",
+        "bench/b/notes.HTML",
+        "bench/b/plot.svg",
+        "bench/b/saved.mhtml",
+        "runs/1/page.xhtml",
+    ]
+    jobs.pull(cluster, "runs/1/page.xhtml", cluster.runs / "1")
+    left = [one.name for one in collect.results(cluster).left]
+    assert "runs/1/page.xhtml" not in left, "one that is here already is not lost"
 
 
 def test_what_the_other_side_sends_unasked_gets_no_further(cluster: Cluster, head: Head, prey: Path) -> None:

@@ -139,6 +139,38 @@ def test_what_is_too_large_keeps_the_cluster_until_more_is_allowed(
     assert (used.runs / "1" / "output.log").stat().st_size == 100 * 2**20
 
 
+def test_a_run_that_is_refused_has_a_way_out_of_its_own(
+    hvdctl: Hvdctl, used: Cluster, engine: FakeEngine, fake_nodes: Path
+) -> None:
+    """It was fetched while it was under way; then a job damaged its record."""
+    (used.runs / "1").mkdir(parents=True)
+    (used.runs / "1" / "run.json").write_text(json.dumps({**RECORD, "id": 1, "started": 1000.0}))
+    (fake_nodes / "share" / "runs" / "1" / "run.json").write_text("{")
+    (fake_nodes / "share" / "runs" / "1" / "output.log").write_text("all of it")
+    code, told = down(hvdctl)
+    assert code == 1
+    assert "the record of run 1 on the share is missing or damaged" in told
+    assert f"move {used.runs / '1'} to another folder" in told
+    assert "--max-size" not in told
+    assert "`hvdctl pull runs --name demo` copies them elsewhere" in told
+    assert stands(used, engine)
+    (used.runs / "1").rename(used.folder / "aside")
+    assert down(hvdctl)[0] == 0
+    assert (used.runs / "1" / "output.log").read_text() == "all of it"
+
+
+def test_a_page_of_the_users_own_keeps_the_cluster(
+    hvdctl: Hvdctl, used: Cluster, engine: FakeEngine, fake_nodes: Path
+) -> None:
+    (fake_nodes / "share" / "bench" / "b" / "notes.html").write_text("mine")
+    code, told = down(hvdctl)
+    assert code == 1
+    assert "left out: bench/b/notes.html (a page that a browser would run)" in told
+    assert "`hvdctl pull bench --name demo` copies them elsewhere" in told
+    assert stands(used, engine)
+    assert down(hvdctl, "--force")[0] == 0
+
+
 def test_links_and_devices_keep_no_cluster(hvdctl: Hvdctl, used: Cluster, fake_nodes: Path) -> None:
     (fake_nodes / "share" / "runs" / "6").symlink_to("/etc")
     code, told = down(hvdctl)

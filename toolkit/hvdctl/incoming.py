@@ -7,25 +7,27 @@ Only files and folders come home: no links, devices or set-id bits, and nothing 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
-import secrets
 import shlex
 import shutil
-import stat
 import subprocess
-import time
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, cast
 
-from hvdctl import process, scratch, ssh
+from hvdctl import arriving, process, scratch, ssh
+from hvdctl.arriving import CONFLICT as CONFLICT
+from hvdctl.arriving import Arrived as Arrived
+from hvdctl.arriving import Left as Left
+from hvdctl.arriving import Thing as Thing
+from hvdctl.arriving import amount as amount
+from hvdctl.arriving import refuse_links as refuse_links
+from hvdctl.arriving import shown as shown
 from hvdctl.cluster import Cluster
-from hvdctl.errors import HvdctlError
+from hvdctl.errors import HvdctlError, UsageError
 
 LIMIT = 10 * 2**30
 """Bytes that come at once unless the user allows more."""
@@ -36,9 +38,6 @@ _STAGE = ".hvdctl-arriving-"
 # A file may grow after it was listed, and a file that is under way has two names.
 _MORE_BYTES = 2**30
 _MORE_NAMES = 100
-# How often the folder where files arrive is measured, and how much longer than measuring it the pause lasts.
-_EVERY_S = 0.2
-_PAUSE = 4
 
 # For what hvdctl keeps, and for what the user asked for.
 PRIVATE = "D700,F600"
@@ -47,52 +46,11 @@ ASKED_FOR = "ug-s,o-t,go-w,u+rw,Du+x"
 _SAFE = ("--no-links", "--no-devices", "--no-specials", "--no-owner", "--no-group")
 _ITEM = re.compile(r"([<>ch.*])([fdLDS])[^|]{9}\|(\d+)\|(.*)")
 _SKIPPED = re.compile(r'skipping non-regular file "(.*)"')
+# What rsync says of a folder here, with something in it, that has the name of a file there.
+_CONFLICT = re.compile(r"(cannot delete non-empty directory|could not make way for new [a-z ]+): (.*)")
 _REMARK = re.compile(r"created directory |rsync error: |$")
 # They reverse what is shown after them.
 _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-
-
-@dataclass(frozen=True)
-class Thing:
-    """A file or folder on the head, by its path below the folder that was asked."""
-
-    name: bytes
-    size: int
-    folder: bool = False
-    new: bool = True
-    """Whether the copy here differs, or is not there."""
-
-
-@dataclass(frozen=True)
-class Left:
-    """What did not come, and why."""
-
-    name: str
-    why: str
-    size: int = 0
-    data: bool = True
-    """Whether it holds anything that is lost with the share: links and devices don't."""
-
-
-@dataclass
-class Arrived:
-    """What a copy brought."""
-
-    files: int = 0
-    size: int = 0
-    left: list[Left] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        return f"{self.files} new files, {amount(self.size)}" if self.files != 1 else f"1 new file, {amount(self.size)}"
-
-    def notes(self) -> list[str]:
-        """What did not come, a line for each reason."""
-        told = []
-        for why in dict.fromkeys(one.why for one in self.left):
-            names = [f"{one.name}{f' ({amount(one.size)})' if one.size else ''}" for one in self.left if one.why == why]
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            told.append(f"left out ({why}): {', '.join(names[:3])}{more}")
-        return told
 
 
 def listed(cluster: Cluster, base: str, names: Sequence[str], target: str | Path) -> tuple[list[Thing], list[Left]]:
@@ -104,6 +62,7 @@ def listed(cluster: Cluster, base: str, names: Sequence[str], target: str | Path
     argv = _argv(cluster, words, base, target)
     things: list[Thing] = []
     skipped: list[Left] = []
+    conflicts: dict[bytes, None] = {}
     said: list[str] = []
     child = process.start(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_environment()
@@ -119,9 +78,11 @@ def listed(cluster: Cluster, base: str, names: Sequence[str], target: str | Path
                 things.append(Thing(name, int(item[3]), folder=item[2] == "d", new=item[1] != "."))
             elif item := _SKIPPED.fullmatch(text):
                 skipped.append(Left(shown(_raw(item[1])), "not a file or folder", data=False))
+            elif item := _CONFLICT.fullmatch(text):
+                conflicts[_raw(item[2]).rstrip(b"/")] = None
             elif not _REMARK.match(text):
                 said = [*said[-20:], text]
-            if len(things) + len(skipped) > MOST_FILES:
+            if len(things) + len(skipped) + len(conflicts) > MOST_FILES:
                 raise HvdctlError(
                     f"{shown('/'.join([base, names[0]]))} holds more than {MOST_FILES} files",
                     hint="pack them on the nodes, or copy a part of them",
@@ -131,9 +92,13 @@ def listed(cluster: Cluster, base: str, names: Sequence[str], target: str | Path
         child.terminate()
         child.wait()
         cast(IO[bytes], child.stdout).close()
-    if code not in (0, 24):  # 24: a file went while it was looked at
+    # 24: a file went while it was looked at; 23: not all can be copied
+    if code not in (0, 24) and not (code == 23 and conflicts and not said):
         raise HvdctlError(f"copying failed: {reason(said)}")
-    return things, skipped
+    return things, skipped + [
+        Left(shown(name), CONFLICT, hint=f"move {shown(f'{target}/{os.fsdecode(name)}')} to another folder")
+        for name in conflicts
+    ]
 
 
 def chosen(
@@ -150,7 +115,10 @@ def chosen(
         why = unfit(thing.name) or wanted(os.fsdecode(thing.name))
         if not why and not thing.folder and thing.new:
             size += thing.size
-            why = f"over the limit of {amount(limit)}" if size > limit else ""
+            if size > limit:
+                larger = "`--max-size` allows more"
+                left.append(Left(shown(thing.name), f"over the limit of {amount(limit)}", thing.size, hint=larger))
+                continue
         if why:
             left.append(Left(shown(thing.name), why, thing.size if not thing.folder else 0, data=not thing.folder))
         else:
@@ -171,7 +139,8 @@ def copy(
     """Bring these and nothing else below the target.
 
     They arrive in an empty folder first: whatever an old rsync lets the other side send, only what was asked for gets
-    further. `keeps` says why what is here already must not be replaced by a file that has arrived.
+    further. Files that are whole when the copy is interrupted stay. `keeps` says why what is here already must not be
+    replaced by a file that has arrived.
     """
     new = [thing for thing in things if thing.new]
     files = [thing for thing in new if not thing.folder]
@@ -191,111 +160,27 @@ def copy(
     bounded = [bound, f"--fsize={largest}", "--"] if bound else []
     words = ["--times", "--perms", f"--chmod={modes}", "--compress", "--ignore-missing-args"]
     names = b"".join(thing.name + b"\0" for thing in new).decode()
-    target.mkdir(parents=True, exist_ok=True)
-    with scratch.folder(target, _STAGE) as stage:
+    made(target)
+    with arriving.orderly() as wait, scratch.folder(target, _STAGE) as stage:
         most = min(limit, size + _MORE_BYTES)
-        watch = partial(_measure, stage, most, len(_ways([thing.name for thing in new])) + _MORE_NAMES)
+        watch = partial(arriving.measure, stage, most, len(arriving.ways([thing.name for thing in new])) + _MORE_NAMES)
         argv = [*bounded, *_argv(cluster, words, base, stage)]
-        done = process.capture(argv, stdin=names, env=_environment(), watch=watch)
-        watch()
-        refuse_links(target, [thing.name for thing in new])
-        arrived = _settled(stage, target, new, keeps)
+        try:
+            done = process.capture(argv, stdin=names, env=_environment(), watch=watch)
+            watch()
+        except BaseException:
+            wait()
+            # What is whole stays, so that the next call goes on from there.
+            with contextlib.suppress(HvdctlError):
+                arriving.settled(stage, target, new, keeps, part=True)
+            raise
+        wait()
+        arrived = arriving.settled(stage, target, new, keeps)
     if done.returncode not in (0, 24):
         if "No space left" in done.stderr or "Disk quota exceeded" in done.stderr:
             raise HvdctlError(f"no space is left on this machine's disk, in {target}", hint="free some space there")
         raise HvdctlError(f"copying failed: {reason(done.stderr.splitlines())}")
     return arrived
-
-
-def _measure(stage: Path, size: int, names: int) -> float:
-    """Raise if more has arrived than may; the seconds until it is to be measured again."""
-    began = time.monotonic()
-    found, count, folders = 0, 0, [os.fspath(stage)]
-    while folders:
-        # A file or folder may go while it is looked at.
-        with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                count += 1
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                    continue
-                with contextlib.suppress(FileNotFoundError):
-                    found += entry.stat(follow_symlinks=False).st_size
-        if found > size or count > names:
-            raise HvdctlError(
-                f"copying failed: the head sends more than it has listed, over {amount(size)} or {names} names",
-                hint="try again when no job writes there; or rsync on the head is not the real one",
-            )
-    return max(_EVERY_S, _PAUSE * (time.monotonic() - began))
-
-
-def _settled(stage: Path, target: Path, things: Sequence[Thing], keeps: Callable[[str, Path], str]) -> Arrived:
-    """Move what has arrived to its place. rsync names a file only when it is whole."""
-    arrived = Arrived()
-    for thing in things:
-        name = os.fsdecode(thing.name)
-        staged, place = stage / name, target / name
-        try:
-            kind, size = staged.lstat().st_mode, staged.lstat().st_size
-        except OSError:
-            continue  # it has gone meanwhile, or rsync stopped before
-        try:
-            if stat.S_ISDIR(kind):
-                _folders(stage, target, name)
-            elif stat.S_ISREG(kind):
-                _folders(stage, target, os.path.dirname(name))  # noqa: PTH120 - a name on the share
-                if why := keeps(name, staged):
-                    arrived.left.append(Left(shown(thing.name), why, size))
-                    continue
-                if place.is_dir():
-                    raise IsADirectoryError(errno.EISDIR, "it is a folder here, and a file on the share", str(place))
-                _moved(staged, place)
-                arrived.files += 1
-                arrived.size += size
-        except OSError as error:
-            raise HvdctlError(f"copying failed: {error.filename or place}: {error.strerror}") from error
-    return arrived
-
-
-def _folders(stage: Path, target: Path, name: str) -> None:
-    """Make the folder of this name and those above it, with the modes that they arrived with."""
-    for way in [*reversed(PurePosixPath(name).parents), PurePosixPath(name)]:
-        place = target / way
-        if place != target and not place.is_dir():
-            place.mkdir()
-            place.chmod(stat.S_IMODE((stage / way).lstat().st_mode))
-
-
-def _moved(staged: Path, place: Path) -> None:
-    try:
-        staged.replace(place)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        beside = place.with_name(f".{secrets.token_hex(8)}")  # a folder of the target is another file system
-        shutil.copy2(staged, beside)
-        beside.replace(place)
-
-
-def refuse_links(target: Path, names: Sequence[bytes]) -> None:
-    """Raise if the target, or anything below it on the way to these names, is a link."""
-    for way in sorted({b"", *_ways(names)}):
-        path = target / os.fsdecode(way)
-        try:
-            linked = stat.S_ISLNK(path.lstat().st_mode)
-        except OSError:
-            continue
-        if linked:
-            raise HvdctlError(
-                f"{path} is a link, and what comes from nodes is not written through links",
-                hint="remove it, or name the folder that it points to",
-            )
-
-
-def _ways(names: Sequence[bytes]) -> set[bytes]:
-    """The names, and the folders that lead to them."""
-    parted = [name.split(b"/") for name in names]
-    return {b"/".join(parts[:count]) for parts in parted for count in range(len(parts) + 1)}
 
 
 def unfit(name: bytes) -> str:
@@ -310,21 +195,6 @@ def unfit(name: bytes) -> str:
     if len(name) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_NAME for part in parts):
         return f"its path is longer than {_LONGEST_PATH} bytes"
     return "its name is no path" if {"", ".", ".."} & set(parts) else ""
-
-
-def shown(name: bytes | str) -> str:
-    """A name for a message: on one line, without what a terminal would obey."""
-    text = name.decode(errors="backslashreplace") if isinstance(name, bytes) else name
-    text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-    return text if len(text) <= 100 else f"{text[:60]}...{text[-30:]}"
-
-
-def amount(size: float) -> str:
-    """12 bytes, 3.4 MiB, 1.2 GiB."""
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size:.0f} bytes"
 
 
 def shell(cluster: Cluster) -> str:
@@ -352,6 +222,14 @@ def _environment() -> dict[str, str]:
 
 def _raw(escaped: str) -> bytes:
     return re.sub(rb"\\#([0-7]{3})", lambda found: bytes([int(found[1], 8) & 255]), escaped.encode())
+
+
+def made(folder: Path) -> None:
+    """Make a folder and those above it, as far as they are not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"{_there(folder)} is not a folder", hint="name another folder") from error
 
 
 def _there(folder: Path) -> Path:

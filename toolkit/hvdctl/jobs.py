@@ -287,6 +287,8 @@ def pull(
     incoming.refuse_links(target, [])
     with scratch.folder() as nothing:
         things, skipped = incoming.listed(cluster, base, [name], target if target.is_dir() else nothing)
+    if not things and any(one.why == incoming.CONFLICT for one in skipped):
+        raise UsageError(f"{target / name} is a folder, and {remote} is a file", hint="name another folder")
     if not things:
         raise UsageError(
             f"{remote} is a link or a device" if skipped else f"there is no {remote} on the share",
@@ -299,8 +301,9 @@ def pull(
             hint=f"`--max-size {-(-size // 2**30)}g` allows it; or name a part of it",
         )
     folder = any(thing.folder for thing in things)
-    if folder and target.exists() and not target.is_dir():
-        raise UsageError(f"{target} is a file and can't take the folder {remote}", hint="name a folder")
+    if (folder or into) and target.exists() and not target.is_dir():
+        what = f"the folder {remote}" if folder else str(remote)
+        raise UsageError(f"{target} is a file and can't take {what}", hint="name a folder")
     taken, left = incoming.chosen(things, limit)
     if folder or into or target.is_dir():
         arrived = incoming.copy(cluster, base, taken, target, modes=incoming.ASKED_FOR, limit=limit)
@@ -312,7 +315,7 @@ def pull(
 
 def _named(cluster: Cluster, base: str, taken: Sequence[incoming.Thing], target: Path, limit: int) -> incoming.Arrived:
     """Bring one file under another name."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    incoming.made(target.parent)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".hvdctl-") as place:
         arrived = incoming.copy(cluster, base, taken, Path(place), modes=incoming.ASKED_FOR, limit=limit)
         for file in Path(place).iterdir():

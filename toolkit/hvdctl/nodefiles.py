@@ -27,6 +27,7 @@ _ON_NODES = (
     "__init__.py",
     "agent/__init__.py",
     "agent/store.py",
+    "arriving.py",
     "bench",
     "cluster.py",
     "errors.py",

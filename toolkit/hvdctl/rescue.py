@@ -29,7 +29,7 @@ def results(cluster: Cluster, step: Step, *, keep_data: bool, force: bool, limit
     try:
         missing = _collect(cluster, step, limit)
         why = f"left out: {_few(missing)}" if missing else ""
-        hint = f"`--max-size` allows more; `hvdctl pull runs --name {cluster.name}` copies them elsewhere"
+        hint = _ways_out(cluster, missing)
     except (HvdctlError, OSError) as error:
         if isinstance(error, ToolMissing) and not force:
             raise
@@ -94,3 +94,11 @@ def _collect(cluster: Cluster, step: Step, limit: int) -> list[incoming.Left]:
 def _few(missing: list[incoming.Left]) -> str:
     names = [f"{one.name} ({one.why})" for one in missing[:3]]
     return ", ".join(names) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+
+
+def _ways_out(cluster: Cluster, missing: list[incoming.Left]) -> str:
+    """What the user can do about results that did not come."""
+    hints = list(dict.fromkeys(one.hint for one in missing if one.hint))
+    folders = sorted({one.name.split("/", 1)[0] for one in missing})
+    pulls = " and ".join(f"`hvdctl pull {folder} --name {cluster.name}`" for folder in folders)
+    return "; ".join([*hints[:3], f"{pulls} {'copies' if len(folders) == 1 else 'copy'} them elsewhere"])

@@ -59,6 +59,8 @@ def pull(
     data |= {"left": [one.name for one in arrived.left]}
     terminal.result(data, lambda: terminal.line(f"{remote} → {target} ({arrived})"))
     if missing := [one for one in arrived.left if one.data]:
+        hints = list(dict.fromkeys(one.hint for one in missing if one.hint))
         raise HvdctlError(
-            f"not all of {remote} was copied: {len(missing)} left out", hint="rename them on the share, then pull again"
+            f"not all of {remote} was copied: {len(missing)} left out",
+            hint="; ".join(hints) or "rename them on the share, then pull again",
         )
