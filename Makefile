@@ -16,6 +16,8 @@ MINUTES := 5
 SEED   :=
 
 .DEFAULT_GOAL := help
+# Lanes side by side, as of `make -j2 test`, would share the engine.
+.NOTPARALLEL:
 .PHONY: help setup engine demo test lanes test-setup lint unit quick coverage browser e2e vm format bench-up bench-scaling reproduce fuzz torture lock clean
 
 help: ## list the targets

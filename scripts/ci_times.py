@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measures the lanes of `make test`, and prints where their time went.
 
-    scripts/ci_times.py run unit -- pytest tests/unit    run a lane and write down how long it took
+    scripts/ci_times.py run unit -- pytest tests/unit    run a lane and write down how long it took; refused while
+                                                         `alone` runs in this clone, unless that started it
     scripts/ci_times.py report                           the time of each lane and the ten slowest tests
     scripts/ci_times.py alone -- make lanes              run all lanes, then print the report; refused while another
                                                          one runs in this clone, waits for one in another clone
@@ -29,6 +30,8 @@ FOLDER = Path(__file__).resolve().parents[1] / ".ci-times"
 LANES = "lanes.jsonl"
 # Not in that folder, which `make clean` removes.
 LOCK = FOLDER.with_name(".test.lock")
+# The process of `alone`, for the lanes that it starts.
+STARTED_BY = "HVDCTL_TESTS_STARTED_BY"
 SLOWEST = 10
 
 
@@ -47,8 +50,19 @@ def main() -> int:
         return 0
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.verb == "run":
-        return measure(FOLDER, args.lane, command)
+        return lane(FOLDER, args.lane, command, LOCK)
     return hold(FOLDER, command, LOCK, cache() / "test.lock")
+
+
+def lane(folder: Path, name: str, command: list[str], clone: Path) -> int:
+    """Run a lane beside other lanes, but not beside a `make test` that did not start it."""
+    with locked(clone, shared=True) as holder:
+        return refused(holder) if holder and holder[0] != os.environ.get(STARTED_BY) else measure(folder, name, command)
+
+
+def refused(holder: list[str]) -> int:
+    print(f"error: the tests are already running in this folder (process {holder[0]})", file=sys.stderr)
+    return 3
 
 
 def measure(folder: Path, lane: str, command: list[str]) -> int:
@@ -66,14 +80,13 @@ def hold(folder: Path, command: list[str], clone: Path, machine: Path) -> int:
     """Run the command with both locks, then print the report; refused without the clone's, waits for the machine's."""
     with locked(clone) as holder:
         if holder:
-            print(f"error: the tests are already running in this folder (process {holder[0]})", file=sys.stderr)
-            return 3
+            return refused(holder)
         # Two clones would share the engine, its images and the cores.
         with turn(machine):
             folder.mkdir(exist_ok=True)
             for old in (*folder.glob("*.xml"), folder / LANES):
                 old.unlink(missing_ok=True)
-            code = finish(command)
+            code = finish(["env", f"{STARTED_BY}={os.getpid()}", *command])
             print(f"\n{report(folder)}", flush=True)
             return code
 
@@ -91,13 +104,14 @@ def turn(file: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked(file: Path, *, wait: bool = False) -> Iterator[list[str]]:
+def locked(file: Path, *, wait: bool = False, shared: bool = False) -> Iterator[list[str]]:
     """Hold the lock until the block or the process ends; yields process and folder of the holder if that is another."""
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     file.parent.mkdir(parents=True, exist_ok=True)
     # No child inherits it: a Docker engine that a lane starts would hold it for ever.
     with file.open("a+") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(lock, kind | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             lock.seek(0)
             yield lock.read().split() or ["unknown"]

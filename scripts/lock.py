@@ -6,6 +6,7 @@ the difference before you commit it. A hash that is in the file already stays: a
 
     make lock                                   some minutes
     make lock ARGS="--only toolchain"           asks for the packages of the compilers only
+    make lock ARGS="--fresh --output FILE"      writes what the index has, and no line of images/SHA256SUMS
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -33,26 +35,36 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("toolchain", "lab", *wheels.FRAMEWORKS), help="ask the index for these only")
     parser.add_argument("--output", type=Path, default=SUMS, help="where to write (default: images/SHA256SUMS)")
+    parser.add_argument("--fresh", action="store_true", help="start empty: keep no line of images/SHA256SUMS")
     args = parser.parse_args()
+    if args.fresh and args.only and args.output.resolve() == SUMS:
+        parser.error("--fresh with --only would lose all other lines of images/SHA256SUMS: add --output FILE")
     groups = {"toolchain": [wheels.toolchain()], "lab": [wheels.lab()]}
     for framework in wheels.FRAMEWORKS:
         groups[framework] = [wheels.pins(framework), wheels.pins(framework, wheels.cuda_version(framework))]
     houses = [house for group in groups.values() for house in group]
-    wanted = {pin for house in houses for pin in (*house.build, *house.packages, *filter(None, [house.source]))}
+    asked = groups[args.only] if args.only else houses
+    wanted = pins_of(houses)
     found: dict[str, str] = {}
-    for house in groups[args.only] if args.only else houses:
+    for house in asked:
         for machine in MACHINES:
             found |= wheels_of(house, machine)
         if house.source:
             found |= source_of(house.source)
-    kept = [line for line in lines() if hashes.pin_of(line.partition("  ")[2]) in wanted]
-    args.output.write_text(
-        "\n".join(sorted({*kept, *(f"{hash_}  {file}" for file, hash_ in found.items())}, key=by_file)) + "\n"
-    )
-    missing = [pin for pin in sorted(wanted) if pin not in hashes.known()]
+    kept = [] if args.fresh else [line for line in lines() if hashes.pin_of(by_file(line)) in wanted]
+    written = sorted({*kept, *(f"{hash_}  {file}" for file, hash_ in found.items())}, key=by_file)
+    args.output.write_text("".join(f"{line}\n" for line in written))
+    there = {hashes.pin_of(by_file(line)) for line in written}
+    # A fresh file has only what was asked for.
+    missing = sorted((pins_of(asked) if args.fresh else wanted) - there)
     for pin in missing:
         print(f"no hash for {pin}: the index of this machine does not have it", file=sys.stderr)
     return 1 if missing else 0
+
+
+def pins_of(houses: Iterable[wheels.Pins]) -> set[str]:
+    """All packages of these, those that are built from source included."""
+    return {pin for house in houses for pin in (*house.build, *house.packages, *filter(None, [house.source]))}
 
 
 def wheels_of(house: wheels.Pins, machine: str) -> dict[str, str]:

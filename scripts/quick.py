@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import heapq
 import os
 import re
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -32,20 +33,45 @@ AT_LEAST = 20.0
 START = 8.0
 # What a file of tests takes if no run of theirs was recorded.
 UNKNOWN = 4.0
-# Tests of files that no module imports.
+# Imports between a conftest and the tests below it count for so many: the nearest tests still run first. A test that
+# uses a fixture comes before those that merely stand below it.
+FIXTURE, BELOW = 50, 100
+# Who uses what no module imports: tests, or modules, helpers and fixtures that lead to tests.
 ASSETS = {
-    "playbooks/": ("tests/contract/test_roles.py", "tests/contract/test_role_scripts.py"),
-    "infra/": ("tests/contract/test_providers.py",),
-    "images/": ("tests/unit/test_images.py", "tests/unit/test_wheels.py"),
-    "inventory/": ("tests/contract/test_inventory_sample.py",),
+    "README.md": ("tests/contract/test_schema.py",),
     "docs/hvdctl.schema.json": ("tests/contract/test_schema.py",),
+    "examples/notebooks/": ("tests/unit/hvd_cluster/test_example_notebooks.py",),
+    "images/": ("tests/unit/test_images.py", "tests/unit/test_wheels.py"),
+    "infra/": ("tests/contract/test_providers.py",),
+    "infra/aws/.terraform.lock.hcl": ("tests/unit/test_terraform_lock.py",),
+    "infra/terraform.toml": ("tests/unit/test_terraform_release.py",),
+    "inventory/": ("tests/contract/test_inventory_sample.py", "tests/unit/importers/test_importers.py"),
+    "playbooks/": ("tests/contract/test_roles.py", "tests/contract/test_role_scripts.py"),
+    "playbooks/roles/nfs/": ("tests/contract/test_share_scripts.py",),
+    "playbooks/roles/nvidia/": ("tests/contract/test_nvidia_key.py",),
     "pyproject.toml": ("tests/contract/test_package.py",),
+    "scripts/ci_times.py": ("tests/unit/test_ci_times.py",),
+    "scripts/fuzz": ("tests/unit/test_fuzz.py",),
+    "scripts/quick.py": ("tests/unit/test_quick.py",),
     "scripts/setup.py": ("tests/unit/test_setup.py",),
     "scripts/system.sh": ("tests/unit/test_setup.py",),
-    "scripts/ci_times.py": ("tests/unit/test_ci_times.py",),
-    "scripts/quick.py": ("tests/unit/test_quick.py",),
     "tests/conftest.py": ("tests/unit/test_doubles.py",),
+    "tests/contract/module/": ("tests/contract/test_providers.py",),
     "tests/doubles.py": ("tests/unit/test_doubles.py",),
+    "tests/unit/agent/fakes/": ("tests/unit/agent_node.py", "tests/unit/notebook_head.py"),
+    "tests/unit/fakes/nodes/": ("tests/unit/conftest.py::fake_nodes",),
+    "tests/unit/fakes/terraform/": ("tests/unit/conftest.py::fake_terraform",),
+    "tests/unit/golden/": ("tests/unit/test_golden.py",),
+    "tests/unit/hvd_cluster/bench_worker.py": ("tests/unit/hvd_cluster/test_notebook_bench.py",),
+    "toolkit/hvd_cluster/monitor.html": ("toolkit/hvd_cluster/monitor.py",),
+    "toolkit/hvdctl/__main__.py": ("tests/unit/test_cli_commands.py",),
+    # Tests start these as programs.
+    "toolkit/hvdctl/agent/": ("tests/unit/agent_node.py", "tests/unit/notebook_head.py"),
+    "toolkit/hvdctl/bench/catalogue.json": ("toolkit/hvdctl/bench/catalogue.py",),
+    "toolkit/hvdctl/bench/devices.toml": ("toolkit/hvdctl/bench/devices.py",),
+    "toolkit/hvdctl/bench/report.html.j2": ("toolkit/hvdctl/bench/report.py",),
+    "toolkit/hvdctl/bench/worker/": ("tests/unit/bench/test_data.py", "tests/unit/bench/test_worker_allreduce.py"),
+    "toolkit/hvdctl/tfprovider/__main__.py": ("tests/unit/test_plugin.py",),
 }
 
 
@@ -60,8 +86,9 @@ def main() -> int:
         print(f"nothing differs from {args.base}; `make unit` runs all hermetic tests")
         return 0
     failed = lint(files)
+    graph = Graph(ROOT)
     budget = max(args.seconds - (time.monotonic() - began), AT_LEAST)
-    chosen, left = fitting(order(ROOT, files), durations(ROOT / ".ci-times" / "unit.xml"), budget - START)
+    chosen, left = fitting(graph.order(files), durations(ROOT / ".ci-times" / "unit.xml"), budget - START)
     if chosen:
         print(f"tests: {len(chosen)} files", flush=True)
         # The estimate may be wrong: tests that would start later are skipped (tests/conftest.py).
@@ -69,9 +96,13 @@ def main() -> int:
         failed += run(
             "tests", [str(BIN / "pytest"), "--numprocesses=auto", "--dist=load", "--maxschedchunk=4", *chosen]
         )
+    if unknown := [file for file in files if not graph.order([file])]:
+        more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
+        print(f"no hermetic test is known for: {', '.join(unknown[:10])}{more}")
     if left:
         print(f"left out for time: {len(left)} files that are further from the change; `make unit` runs all")
-    print(f"{'failed: ' + ', '.join(failed) if failed else 'good'} ({time.monotonic() - began:.0f} s)")
+    good = "good" if chosen else "lint is good, no test ran"
+    print(f"{'failed: ' + ', '.join(failed) if failed else good} ({time.monotonic() - began:.0f} s)")
     return 1 if failed else 0
 
 
@@ -84,65 +115,152 @@ def changed(root: Path, base: str) -> list[str]:
     return sorted({name for names in listed for name in names})
 
 
-def order(root: Path, files: Iterable[str]) -> list[str]:
-    """The files of hermetic tests that a change touches, the nearest first."""
-    tests = {
-        path.relative_to(root).as_posix(): imports(path)
-        for folder in ("tests/unit", "tests/contract")
-        for path in sorted((root / folder).rglob("*.py"))
-    }
-    modules = {
-        ".".join(path.relative_to(root / "toolkit").with_suffix("").parts).removesuffix(".__init__"): path
-        for path in sorted((root / "toolkit").rglob("*.py"))
-    }
-    far: dict[str, int] = {}
-    for file in files:
-        for prefix, concerned in ASSETS.items():
-            if file.startswith(prefix):
-                far |= {name: 0 for name in concerned if (root / name).exists()}
-    hops = distances(modules, {name for name, path in modules.items() if path.relative_to(root).as_posix() in files})
-    # Helpers of tests count as modules, by their bare names.
-    helpers = {Path(file).stem for file in files if file in tests and not Path(file).name.startswith("test_")}
-    for test, names in tests.items():
-        if not Path(test).name.startswith("test_"):
-            continue
-        near = [hops[name] + 1 for name in names if name in hops]
-        near += [0] if test in files else []
-        near += [1] if helpers & names else []
-        if near:
-            far[test] = min(min(near), far.get(test, min(near)))
-    return sorted(far, key=lambda test: (far[test], test))
+class Graph:
+    """Which files use which: modules, helpers of tests, fixtures (as FILE::NAME) and hermetic tests."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.users: dict[str, dict[str, int]] = {}
+        self.modules = {file: ast_of(root / file) for file in self._found("toolkit")}
+        self.tests = {file: ast_of(root / file) for file in self._found("tests/unit", "tests/contract")}
+        self.tests |= {
+            file.relative_to(root).as_posix(): ast_of(file) for file in sorted((root / "tests").glob("*.py"))
+        }
+        for file, tree in self.modules.items():
+            for name in imports(tree, module_of(file).split(".")[: None if file.endswith("__init__.py") else -1]):
+                self._link(f"{name.replace('.', '/')}", file)
+                # The folder of a program is on its path.
+                self._link((Path(file).parent / name).relative_to("toolkit").as_posix(), file)
+        for file, tree in self.tests.items():
+            for name in imports(tree, []):
+                self._link(name.replace(".", "/"), file)
+        for file, tree in self.tests.items():
+            if Path(file).name == "conftest.py":
+                self._fixtures(file, tree)
+
+    def order(self, files: Iterable[str]) -> list[str]:
+        """The files of hermetic tests that a change touches, the nearest first."""
+        begin = {key_of(file): 0 for file in files}
+        for file in files:
+            for prefix, concerned in ASSETS.items():
+                if file.startswith(prefix):
+                    begin |= {key_of(name): 0 for name in concerned if (self.root / name.partition("::")[0]).exists()}
+        far = self._distances(begin)
+        tests = {file: far[key_of(file)] for file in self.tests if key_of(file) in far and is_test(file)}
+        about = {word for file in files for word in words(file)}
+        return sorted(tests, key=lambda test: (tests[test], -len(about & words(test)), test))
+
+    def _found(self, *folders: str) -> list[str]:
+        return sorted(
+            path.relative_to(self.root).as_posix() for folder in folders for path in (self.root / folder).rglob("*.py")
+        )
+
+    def _link(self, used: str, user: str, hops: int = 1) -> None:
+        """`used` is a key, `user` a file."""
+        known = self.users.setdefault(used, {})
+        known[key_of(user)] = min(hops, known.get(key_of(user), hops))
+
+    def _fixtures(self, conftest: str, tree: ast.Module) -> None:
+        """Link a conftest and each fixture in it to the tests below."""
+        below = {
+            file: test
+            for file, test in self.tests.items()
+            if is_test(file) and Path(conftest).parent in Path(file).parents
+        }
+        for file in below:
+            self._link(key_of(conftest), file, BELOW)
+        brought = dict(names(tree))
+        for fixture in tree.body:
+            if not isinstance(fixture, ast.FunctionDef) or not any(
+                "fixture" in ast.dump(d) for d in fixture.decorator_list
+            ):
+                continue
+            node = f"{conftest}::{fixture.name}"
+            inside = {one.id for one in ast.walk(fixture) if isinstance(one, ast.Name)}
+            for name in imports(fixture, []) | with_packages(brought[one] for one in inside & brought.keys()):
+                self._link(name.replace(".", "/"), node)
+            for one in fixture.args.args:
+                for folder in Path(conftest).parents:
+                    self._link(f"{folder}/conftest.py::{one.arg}", node)
+            for file, test in below.items():
+                if fixture.name in asked(test):
+                    self._link(node, file, FIXTURE)
+
+    def _distances(self, begin: dict[str, int]) -> dict[str, int]:
+        """How many imports lie between what has changed and all that it reaches."""
+        found: dict[str, int] = {}
+        waiting = [(hops, name) for name, hops in begin.items()]
+        heapq.heapify(waiting)
+        while waiting:
+            hops, name = heapq.heappop(waiting)
+            if name not in found:
+                found[name] = hops
+                for user, more in self.users.get(name, {}).items():
+                    heapq.heappush(waiting, (hops + more, user))
+        return found
 
 
-def distances(modules: dict[str, Path], start: set[str]) -> dict[str, int]:
-    """How many imports lie between a changed module and each one that it reaches."""
-    users: dict[str, set[str]] = {name: set() for name in modules}
-    for name, path in modules.items():
-        for used in imports(path) & modules.keys():
-            users[used].add(name)
-    found = dict.fromkeys(start, 0)
-    waiting = deque(start)
-    while waiting:
-        name = waiting.popleft()
-        for user in users[name] - found.keys():
-            found[user] = found[name] + 1
-            waiting.append(user)
-    return found
+def key_of(file: str) -> str:
+    """How a file is imported, with slashes: modules by their whole names, helpers of tests by their bare ones."""
+    path = Path(file)
+    if "::" in file or path.suffix != ".py" or path.name == "conftest.py":
+        return file
+    if path.parts[0] == "tests" and path.name != "__init__.py":
+        return path.stem if len(path.parts) == 2 or path.parts[1] in ("unit", "contract") else file
+    return module_of(file).replace(".", "/") if path.parts[0] == "toolkit" else file
 
 
-def imports(path: Path) -> set[str]:
-    """The modules that a file imports anywhere, also within functions."""
+def module_of(file: str) -> str:
+    return ".".join(Path(file).with_suffix("").parts[1:]).removesuffix(".__init__")
+
+
+def words(file: str) -> set[str]:
+    """What a file is about, by its name: among tests that are equally near, one of the same word comes first."""
+    return set(re.findall("[a-z]+", file)) - {"toolkit", "hvdctl", "tests", "unit", "test", "py"}
+
+
+def is_test(file: str) -> bool:
+    return Path(file).name.startswith("test_")
+
+
+def ast_of(path: Path) -> ast.Module:
     try:
-        tree = ast.parse(path.read_text())
+        return ast.parse(path.read_text())
     except SyntaxError:
-        return set()  # ruff has reported it
-    found = set()
+        return ast.Module([], [])  # ruff has reported it
+
+
+def imports(tree: ast.AST, package: list[str]) -> set[str]:
+    """The modules that are imported anywhere, also within functions, with the packages that hold them."""
+    return with_packages(module for _, module in names(tree, package))
+
+
+def with_packages(modules: Iterable[str]) -> set[str]:
+    found = set(modules)
+    return found | {name.rpartition(".")[0] for name in found if "." in name}
+
+
+def names(tree: ast.AST, package: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """What each import is called, and what it may be the module of."""
+    found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            found += [(alias.asname or alias.name, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            # In tests, helpers are known by their bare names.
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            found += [(alias.asname or alias.name, ".".join(filter(None, [base, alias.name]))) for alias in node.names]
     return found
+
+
+@cache
+def asked(tree: ast.Module) -> set[str]:
+    """Every name that may be that of a fixture: arguments, and texts as in `usefixtures`."""
+    found = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return found | {
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
 
 
 def durations(report: Path) -> dict[str, float]:

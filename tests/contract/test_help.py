@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +35,44 @@ def test_the_verbs_of_the_design_are_there() -> None:
     )
     below = {("image", "build"), ("image", "list"), ("report", "list"), ("report", "open"), ("bench", "compare")}
     assert {(verb,) for verb in wanted.split()} | below <= set(KNOWN)
+
+
+def called(file: Path) -> set[tuple[str, ...]]:
+    """The verbs that a test file types: hvdctl("image", "list", ...), or a list with "hvdctl" and these words.
+
+    `cluster` is what tests on real engines call hvdctl.
+    """
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"hvdctl", "cluster"}:
+            words = literals(node.args)
+        elif isinstance(node, ast.List) and "hvdctl" in (listed := literals(node.elts)):
+            words = listed[listed.index("hvdctl") + 1 :]
+        else:
+            continue
+        verb = next((tuple(words[:n]) for n in (2, 1) if tuple(words[:n]) in KNOWN), None)
+        if verb and "--help" not in words:
+            found.add(verb)
+    return found
+
+
+def literals(nodes: list[ast.expr]) -> list[str]:
+    """The strings among them; what is no literal is an empty one."""
+    return [node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "" for node in nodes]
+
+
+def test_every_verb_is_typed_by_a_test() -> None:
+    tests = Path(__file__).parents[1].rglob("test_*.py")
+    assert set(KNOWN) - {verb for file in tests for verb in called(file)} == set()
+
+
+def test_what_only_speaks_of_a_verb_does_not_type_it(tmp_path: Path) -> None:
+    file = tmp_path / "test_x.py"
+    file.write_text(
+        '"""stage"""\nlog.append("stage")\nhvdctl("tune", "--help")\nother("top")\nwords = ["list", "plan"]\n'
+        'hvdctl("bench", "compare", "a")\nrun([python, "-m", "hvdctl", "gpulab", "emulate", *more])\ncluster("up")\n'
+    )
+    assert called(file) == {("bench", "compare"), ("gpulab", "emulate"), ("up",)}
 
 
 @each

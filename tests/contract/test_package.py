@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import venv
@@ -12,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hvdctl import terraform
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,17 +95,17 @@ def test_it_works_from_a_clean_environment_and_another_folder(wheel: Path, tmp_p
     assert "no Docker engine answers" in refused.stderr or "neither terraform nor tofu" in refused.stderr
 
     # Terraform starts the installed provider from the installed module; the engine is not asked for a first plan.
-    if shutil.which("terraform"):
-        script = (
-            "from hvdctl import pipeline\n"
-            "from hvdctl.progress import Silent\n"
-            "from hvdctl.sites import local\n"
-            "from hvdctl.spec import Spec\n"
-            "local.preflight = lambda spec: None\n"
-            "local.claims = lambda cluster, spec=None: []\n"
-            "print(len(pipeline.plan(Spec(nodes=2, image='x'), Silent()).changes['create']))\n"
-        )
-        planned = subprocess.run(
-            [python, "-c", script], cwd=elsewhere, env=env, capture_output=True, text=True, check=False
-        )
-        assert planned.stdout.strip() == "4", planned.stderr
+    assert terraform.binary()
+    script = (
+        "from hvdctl import pipeline\n"
+        "from hvdctl.progress import Silent\n"
+        "from hvdctl.sites import local\n"
+        "from hvdctl.spec import Spec\n"
+        "local.preflight = lambda spec: None\n"
+        "local.claims = lambda cluster, spec=None: []\n"
+        "print(len(pipeline.plan(Spec(nodes=2, image='x'), Silent()).changes['create']))\n"
+    )
+    planned = subprocess.run(
+        [python, "-c", script], cwd=elsewhere, env=env, capture_output=True, text=True, check=False
+    )
+    assert planned.stdout.strip() == "4", planned.stderr

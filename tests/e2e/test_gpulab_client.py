@@ -111,7 +111,7 @@ def test_a_job_that_cannot_start_says_why(gpulab: Emulator, docker: dict[str, An
 
 
 def test_a_followed_log_has_every_line_once(gpulab: Emulator) -> None:
-    uuid, _ = gpulab.running("for i in $(seq 40); do echo line $i; sleep 0.1; done; echo the end")
+    uuid, _ = gpulab.running("for i in $(seq 40); do echo line $i; sleep 0.05; done; echo the end")
     with subprocess.Popen([CLIENT, "log", "-f", uuid], env=gpulab.env, stdout=subprocess.PIPE, text=True) as follow:
         assert follow.stdout
         lines = []

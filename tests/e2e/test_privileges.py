@@ -139,7 +139,10 @@ def test_jobs_reach_neither_metadata_nor_the_loopback_of_the_host(machine: Machi
     places = ["169.254.169.254:80", "10.0.2.2:80", "10.0.2.2:53", "127.0.0.1:80"]
     script = (
         "ip addr add 169.254.169.254/32 dev lo && ip addr add 10.0.2.2/24 dev lo && nft -f /rules || exit 1\n"
-        "for port in 80 53; do python3 -m http.server $port >/dev/null 2>&1 & done; sleep 2\n"
+        "for port in 80 53; do python3 -m http.server $port >/dev/null 2>&1 & done\n"
+        # Until both listen: root reaches all places, whatever the rules are for others.
+        f"for _ in $(seq 50); do [ $(python3 /open.py {' '.join(places)} | wc -l) = {len(places)} ] && break; "
+        "sleep 0.1; done\n"
         f"for user in 0 {USER}; do echo user $user\n"
         f"setpriv --reuid $user --clear-groups python3 /open.py {' '.join(places)}; done"
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hvdctl import hashes, wheels
 from hvdctl.bench import results
 from hvdctl.sites import local
 
@@ -87,9 +88,13 @@ def test_reproduce_measures_and_writes_a_page(tmp_path: Path) -> None:
 
 
 def test_lock_finds_the_hashes_that_are_committed(tmp_path: Path) -> None:
-    make("lock", f"ARGS=--only toolchain --output {tmp_path}/found")
+    make("lock", f"ARGS=--only toolchain --fresh --output {tmp_path}/found")
+    pins = wheels.toolchain()
+    asked = {*pins.build, *pins.packages, pins.source}
     committed = (ROOT / "images" / "SHA256SUMS").read_text().splitlines()
-    assert set(committed) <= set((tmp_path / "found").read_text().splitlines())
+    wanted = {line for line in committed if hashes.pin_of(line.partition("  ")[2]) in asked}
+    assert wanted
+    assert set((tmp_path / "found").read_text().splitlines()) == wanted
 
 
 def test_torture_plays_its_rounds(tmp_path: Path) -> None:
@@ -193,8 +198,45 @@ class Rule:
 
 
 def test_ci_runs_every_script_and_every_target() -> None:
-    assert re.search(r"^make test\b", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert starts_all((ROOT / ".ci" / "run").read_text())
     assert unrun(rules(), calls()) == set(), "neither `make test` nor a test of this file runs these"
+
+
+@pytest.mark.parametrize(("line", "all_"), [("make test", 1), ("make test || code=$?", 1), ("make test-setup", 0)])
+def test_only_make_test_is_all_of_it(line: str, all_: int) -> None:
+    assert starts_all(f"export CI=true\n{line}\n") == bool(all_)
+
+
+def starts_all(script: str) -> bool:
+    return re.search(r"^make test( |$)", script, re.MULTILINE) is not None
+
+
+def test_every_folder_of_tests_is_in_a_lane() -> None:
+    assert left_out(ROOT / "tests", rules()) == set()
+
+
+def test_a_new_folder_of_tests_is_found(tmp_path: Path) -> None:
+    for file in ("unit/test_a.py", "e2e/deep/test_b.py", "load/test_c.py", "load/deep/test_d.py", "unit2/test_e.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    (tmp_path / "test_f.py").touch()
+    assert left_out(tmp_path, rules()) == {"load/test_c.py", "load/deep/test_d.py", "unit2/test_e.py", "test_f.py"}
+
+
+def left_out(folder: Path, known: dict[str, Rule]) -> set[str]:
+    """Return the test files that no lane of `make test` names with their folder or by themselves."""
+    lanes = closure({"lanes"}, {name: set(rule.needs) for name, rule in known.items()})
+    text = "\n".join(known[lane].recipe for lane in lanes & set(known))
+    named = set(re.findall(r"(?<![\w/.-])tests/([\w./-]+)", text.replace("$(HERMETIC)", hermetic())))
+    files = {file.relative_to(folder) for file in folder.rglob("test_*.py")}
+    return {str(file) for file in files if not named & {str(one) for one in (file, *file.parents)}}
+
+
+def hermetic() -> str:
+    """Return the arguments of the hermetic tests: a rule shows the name of the variable alone."""
+    found = re.search(r"^HERMETIC := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert found
+    return found[1]
 
 
 def test_a_new_script_and_a_new_target_are_found() -> None:
@@ -211,7 +253,7 @@ def unrun(known: dict[str, Rule], scripts: dict[str, set[str]]) -> set[str]:
     """Return the targets and scripts that CI does not run."""
     targets = closure({"test", "lanes", *targets_here()}, {name: set(rule.needs) for name, rule in known.items()})
     named = {
-        name for target in targets & set(known) for name in re.findall(r"\bscripts/([\w.]+)", known[target].recipe)
+        name for target in targets & set(known) for name in re.findall(r"\bscripts/([\w./-]+)", known[target].recipe)
     }
     run = closure(named, scripts)
     return {f"make {name}" for name in set(known) - targets} | {f"scripts/{name}" for name in set(scripts) - run}
@@ -255,18 +297,47 @@ def rules() -> dict[str, Rule]:
     return found
 
 
-def calls() -> dict[str, set[str]]:
+def calls(folder: Path = ROOT / "scripts") -> dict[str, set[str]]:
     """Return the files of scripts/, each with those that it imports or starts."""
-    files = {file.name: file for file in (ROOT / "scripts").iterdir() if file.is_file()}
+    files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
+    files = {name: file for name, file in files.items() if "__pycache__" not in name}
     found: dict[str, set[str]] = {name: set() for name in files if not name.endswith(".py")}
     for name in files.keys() - found.keys():
         found[name] = set()
         for node in ast.walk(ast.parse(files[name].read_text())):
             if isinstance(node, ast.Import):
-                found[name] |= {f"{one.name}.py" for one in node.names}
+                found[name] |= {f"{one.name.replace('.', '/')}.py" for one in node.names}
             elif isinstance(node, ast.ImportFrom):
-                found[name].add(f"{node.module}.py")
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                # The path alone: a docstring only speaks of it.
-                found[name].add(node.value.removeprefix("scripts/"))
+                module = (node.module or "").replace(".", "/")
+                found[name] |= {f"{module}.py", *(f"{module}/{one.name}.py" for one in node.names)}
+            elif isinstance(node, ast.Call):
+                # A path that is given to a function: a docstring or a table only speaks of it.
+                given = (one for word in (*node.args, *(key.value for key in node.keywords)) for one in words(word))
+                found[name] |= {one.removeprefix("scripts/") for one in given}
     return found
+
+
+def words(node: ast.expr) -> set[str]:
+    """Return the strings of an argument: itself, in a list or tuple, or at the end of a path."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return {node.value}
+    if isinstance(node, ast.List | ast.Tuple):
+        return {one for part in node.elts for one in words(part)}
+    if isinstance(node, ast.Starred):
+        return words(node.value)
+    if isinstance(node, ast.BinOp):
+        return words(node.left) | words(node.right)
+    return set()
+
+
+def test_a_script_that_is_only_named_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "start.py").write_text(
+        'import other\nimport deep.part\n"only.py"\nASSETS = {"scripts/table.sh": ("listed.py",)}\n'
+        'run(["scripts/called.sh", "-x"], file=ROOT / "scripts" / "path.sh")\n'
+    )
+    for name in ("other.py", "only.py", "table.sh", "listed.py", "called.sh", "path.sh", "deep/part.py", "deep/new.sh"):
+        (tmp_path / name).touch()
+    known = {"test": Rule(("unit",), ""), "unit": Rule((), "\t@scripts/start.py")}
+    found = {name for name in unrun(known, calls(tmp_path)) if name.startswith("scripts/")}
+    assert found == {f"scripts/{name}" for name in ("only.py", "table.sh", "listed.py", "deep/new.sh")}

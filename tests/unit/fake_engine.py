@@ -30,6 +30,8 @@ class FakeEngine:
     def __init__(self, socket: Path) -> None:
         self.url = f"unix://{socket}"
         self.images = {"test/node:1"}
+        # Those of hvdctl have some.
+        self.labels: dict[str, dict[str, str]] = {}
         self.starts = itertools.count(1)
         self.runtimes: dict[str, Any] = {"runc": {}}
         self.containers: dict[str, dict[str, Any]] = {}
@@ -79,7 +81,7 @@ class FakeEngine:
             ("GET", "/_ping", lambda **_: (200, "OK")),
             ("GET", "/version", lambda **_: (200, {"ApiVersion": "1.41", "Version": "20.10.0-fake"})),
             ("GET", "/info", lambda **_: (200, {"Runtimes": self.runtimes, "MemTotal": 8 * 2**30})),
-            ("GET", "/images/json", lambda **_: (200, [{"Id": i, "RepoTags": [i]} for i in self.images])),
+            ("GET", "/images/json", self._list_images),
             ("GET", "/images/(.+)/json", self._image),
             ("GET", "/containers/json", self._list_containers),
             ("POST", "/containers/create", self._create_container),
@@ -101,10 +103,18 @@ class FakeEngine:
             ("DELETE", "/volumes/([^/]+)", lambda key, **_: (204, self.volumes.pop(key) and "")),
         ]
 
+    def _list_images(self, query: dict[str, str], **_: Any) -> Answer:
+        held = [
+            {"Id": name, "RepoTags": [name], "Name": name, "Labels": self.labels.get(name, {})} for name in self.images
+        ]
+        return 200, _filtered(held, query)
+
     def _image(self, name: str, **_: Any) -> Answer:
         if name not in self.images and name != IMAGE_ID:
             return 404, {"message": f"No such image: {name}"}
-        return 200, {"Id": f"sha256:{name}", "RepoTags": [name], "Config": {"Labels": {}}}
+        labels = self.labels.get(name, {})
+        facts = {"Size": 5 * 10**8, "Created": labels.get("created", "2026-01-01T00:00:00.5Z")}
+        return 200, {"Id": f"sha256:{name}", "RepoTags": [name], "Config": {"Labels": labels}, **facts}
 
     def _find(self, key: str) -> dict[str, Any]:
         for found in self.containers.values():

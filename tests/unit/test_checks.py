@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
-from hvdctl import checks, jobs, links, neighbours, ssh
+from hvdctl import checks, jobs, links, neighbours, providers, ssh
 from hvdctl.cluster import Cluster
 from hvdctl.errors import HvdctlError
 from hvdctl.spec import Spec, parse
@@ -36,6 +36,26 @@ def test_a_missing_tool_fails_with_how_to_get_it(tmp_path: Path, monkeypatch: py
     found = {check.name: check for check in checks.run(Spec())}
     assert found["terraform"].state == found["ssh"].state == found["rsync"].state == "fail"
     assert "apt-get install openssh-client" in found["ssh"].hint
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        ("Terraform v1.4.7", "fail"),
+        ("Terraform v0.15.5\n\nYour version of Terraform is out of date!", "fail"),
+        ("Terraform v1.5.0", "ok"),
+        ("Terraform v1.11.4\non linux_amd64", "ok"),
+        ("OpenTofu v1.10.0-beta1", "ok"),
+    ],
+)
+def test_a_terraform_that_is_too_old_fails(fake_terraform: Path, said: str, state: str) -> None:
+    (fake_terraform / "version.jsonl").write_text(f"{said}\n")
+    for provider in providers.REGISTRY:
+        found = next(checks.run(Spec(provider=provider)))
+        assert (found.name, found.state) == ("terraform", state)
+        assert found.detail.startswith(said.splitlines()[0])
+        assert ("is too old: 1.5 or newer is needed" in found.detail) == (state == "fail")
+        assert ("check --fix" in found.hint) == (state == "fail")
 
 
 def test_more_ranks_than_cores_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,13 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -118,6 +120,108 @@ def test_one_in_another_clone_waits_for_the_first_to_end(tmp_path: Path) -> None
             gate.touch()
             assert (first.wait(30), second.wait(30)) == (0, 0)
             assert second.stdout.read().splitlines() == ["", "no lane was run yet"]
+
+
+def test_a_lane_beside_make_test_is_refused_in_one_line_unless_that_started_it(
+    times: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(times.STARTED_BY, raising=False)
+    own, _ = locks(tmp_path)
+    with running(tmp_path, "sleep", "60") as first:
+        assert times.lane(tmp_path, "e2e", ["echo", "ran"], own) == 3
+        told = capfd.readouterr()
+        assert told.out == ""
+        assert told.err == f"error: the tests are already running in this folder (process {first.pid})\n"
+        monkeypatch.setenv(times.STARTED_BY, str(first.pid))
+        assert times.lane(tmp_path, "e2e", ["true"], own) == 0
+    monkeypatch.delenv(times.STARTED_BY)
+    assert times.lane(tmp_path, "e2e", ["true"], own) == 0
+
+
+def test_lanes_may_run_side_by_side_but_make_test_not_beside_one(times: ModuleType, tmp_path: Path) -> None:
+    own, _ = locks(tmp_path)
+    with times.locked(own, shared=True) as holder:
+        assert holder == []
+        assert times.lane(tmp_path, "lint", ["true"], own) == 0
+        assert times.hold(tmp_path, ["true"], *locks(tmp_path)) == 3
+    assert times.hold(tmp_path, ["true"], *locks(tmp_path)) == 0
+
+
+@dataclass
+class Project:
+    """The real Makefile; every program in it notes in a log when it begins and ends, and lint waits for the gate."""
+
+    folder: Path
+
+    def make(self, *words: str) -> subprocess.Popen[str]:
+        env = {"PATH": os.environ["PATH"], "HVDCTL_CACHE": str(self.folder / "cache")}
+        argv = ["make", "--no-print-directory", f"PYTHON={sys.executable}", *words]
+        return subprocess.Popen(
+            argv, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def open_gate(self) -> None:
+        (self.folder / "gate").touch()
+
+    def log(self) -> list[str]:
+        file = self.folder / "log"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    folder = tmp_path / "project"
+    for name in ("scripts", ".venv/bin"):
+        (folder / name).mkdir(parents=True)
+    for file in (SCRIPT, SCRIPT.parents[1] / "Makefile"):
+        shutil.copy(file, folder / file.relative_to(SCRIPT.parents[1]))
+    note = f"#!/bin/sh\ncd {folder}; echo begin $0 >>log\n"
+    note += "case $0 in *lint.sh) while [ ! -e gate ]; do sleep .02; done ;; esac\nsleep .1; echo end >>log\n"
+    for name in ("scripts/lint.sh", "scripts/system.sh", ".venv/bin/pytest", ".venv/bin/hvdctl"):
+        (folder / name).write_text(note)
+        (folder / name).chmod(0o755)
+    for name in ("scripts/setup.py", "pyproject.toml", ".venv/.developers"):
+        (folder / name).touch()
+    made = Project(folder)
+    yield made
+    made.open_gate()
+
+
+def test_make_test_runs_every_lane_and_refuses_others_meanwhile(project: Project) -> None:
+    with project.make("test") as first:
+        try:
+            wait_for(lambda: "begin scripts/lint.sh" in project.log())
+            for lane in ("e2e", "vm", "unit"):
+                with project.make(lane) as second:
+                    said = second.communicate(timeout=60)[0]
+                assert second.returncode == 2
+                assert said.startswith("error: the tests are already running in this folder (process ")
+        finally:
+            project.open_gate()
+        told = first.communicate(timeout=60)[0]
+    assert first.returncode == 0, told
+    lanes = [line.split()[0] for line in told.split("TESTS\n")[1].splitlines()]
+    assert lanes == ["test-setup", "lint", "unit", "browser", "e2e", "vm", "all"]
+
+
+def test_lanes_run_one_after_the_other_also_with_j(project: Project) -> None:
+    project.open_gate()
+    with project.make("-j3", "lanes") as all_:
+        told = all_.communicate(timeout=60)[0]
+    assert all_.returncode == 0, told
+    kinds = [line.split()[0] for line in project.log()]
+    assert kinds == ["begin", "end"] * 7
+
+
+def test_ci_writes_no_golden_cases_and_allows_no_skips(tmp_path: Path) -> None:
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / "bin").mkdir()
+    shutil.copy(SCRIPT.parents[1] / ".ci" / "run", tmp_path / ".ci" / "run")
+    (tmp_path / "bin" / "make").write_text('#!/bin/sh\necho "$*: CI=$CI ${UPDATE_GOLDEN-unset}"\n')
+    (tmp_path / "bin" / "make").chmod(0o755)
+    env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "UPDATE_GOLDEN": "1"}
+    told = subprocess.run([tmp_path / ".ci" / "run"], env=env, capture_output=True, text=True, check=True)
+    assert told.stdout == "test: CI=true unset\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -120,8 +120,9 @@ def test_without_terraform_plan_says_how_to_get_it(
 
 
 def test_down_asks_and_without_a_terminal_refuses(
-    hvdctl: Hvdctl, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    hvdctl: Hvdctl, cluster: Cluster, fake_nodes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    answer(fake_nodes, "list", [])
     monkeypatch.setattr("sys.stdin", io.StringIO())
     result = hvdctl("down", "--name", "demo")
     assert result.code == 2
@@ -131,8 +132,9 @@ def test_down_asks_and_without_a_terminal_refuses(
 
 
 def test_fewer_nodes_are_asked_for_before_they_go(
-    hvdctl: Hvdctl, cluster: Cluster, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    hvdctl: Hvdctl, cluster: Cluster, engine: FakeEngine, fake_nodes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    answer(fake_nodes, "list", [])
     monkeypatch.setattr("sys.stdin", io.StringIO())
     result = hvdctl("scale", "--name", "demo", "--nodes", "1")
     assert result.code == 2

@@ -245,6 +245,19 @@ def test_runs_outlive_the_cluster(cluster: Cluster, site: FakeEngine) -> None:
     assert not cluster.ssh.exists(), "no key is left"
 
 
+def test_down_removes_the_folder_that_an_up_left_which_was_killed_at_once(hvdctl: Hvdctl, engine: FakeEngine) -> None:
+    """It had not even stored the spec."""
+    folder = Cluster("demo").folder
+    (folder / "logs").mkdir(parents=True)
+    (folder / "lock").write_text("{}")
+    told = hvdctl("down", "--name", "demo", "-y")
+    assert (told.code, "is down: 0 left" in told.out) == (0, True), told.err
+    assert not folder.exists()
+    (folder / "runs" / "1").mkdir(parents=True)
+    assert hvdctl("down", "--name", "demo", "-y").code == 2, "only results of an earlier cluster are kept"
+    assert folder.exists()
+
+
 def test_down_of_what_only_the_engine_knows_names_the_way(engine: FakeEngine) -> None:
     stand(engine, "node0", cluster="orphan")
     with pytest.raises(UsageError, match=r"no record of cluster 'orphan', but container .* of it is yours") as refused:

@@ -123,8 +123,8 @@ def test_every_machine_of_a_line_loads_the_same(made: Any) -> None:
 
 
 def test_the_time_until_all_of_the_line_listen_counts_for_no_other_limit(made: Any) -> None:
-    line = [made(first=index == 0, piece=2) for index in range(3)]
-    time.sleep(2.2)
+    line = [made(first=index == 0, piece=1) for index in range(3)]
+    time.sleep(1.1)
     joined(*line)
     line[0].send(DATA)
     assert [machine.ended() for machine in line] == [(0, "")] * 3

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ import pytest
 from hvdctl import board, process
 from hvdctl.errors import PhaseError
 from hvdctl.progress import Silent
-from support import wait_for
+from support import started_with, wait_for
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 DPKG = "this is dpkg with"
@@ -165,6 +166,85 @@ def test_a_second_set_up_in_the_same_folder_waits_for_the_first(
         order.append("first")
     thread.join(10)
     assert order == ["first", "second"]
+
+
+STEP = """
+begin() {
+  echo "$1" >>"$CLONE/steps"
+  [ ! -e "$CLONE/hangs.$1" ] || exec sleep 600
+}
+end() { : >"$CLONE/done.$1"; }
+"""
+FAKES = {
+    "scripts/system.sh": 'case "$*" in *--check*) [ -e "$CLONE/done.system" ] ;; *) begin system; end system ;; esac',
+    "scripts/engine.sh": 'case "$*" in *--check*) [ -e "$CLONE/done.engine" ] ;; *) begin engine; end engine ;; esac',
+    ".venv/bin/python": """
+case "$*" in
+*platformdirs*)
+  begin first-packages
+  for name in docker platformdirs; do
+    mkdir "$CLONE/$PACKAGES/$name-1.0.dist-info"
+    : >"$CLONE/$PACKAGES/$name-1.0.dist-info/RECORD"
+  done
+  end first-packages
+  ;;
+*--editable*) begin all-packages; end all-packages ;;
+esac
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "killed_in", "done"),
+    [
+        ([], "system", []),
+        ([], "engine", ["first-packages", "system"]),
+        ([], "first-packages", ["engine", "system"]),
+        (["--venv"], "all-packages", ["first-packages", "system"]),
+    ],
+)
+def test_a_set_up_that_was_killed_repeats_no_step_that_is_done(
+    setup: ModuleType, fake_terraform: Path, words: list[str], killed_in: str, done: list[str]
+) -> None:
+    """The real script in a clone whose system.sh, engine.sh and pip are fakes."""
+    clone = setup.ROOT
+    packages = Path(".venv") / setup.SITE_PACKAGES_BELOW
+    (clone / packages / "pip-1.0.dist-info").mkdir(parents=True)
+    (clone / packages / "pip-1.0.dist-info" / "RECORD").touch()
+    (clone / ".venv" / "bin").mkdir()
+    for name, text in FAKES.items():
+        (clone / name).write_text(f"#!/bin/sh -e\n{STEP}\n{text}\n")
+        (clone / name).chmod(0o755)
+    for name in ("toolkit", "images", "infra", "playbooks"):
+        (clone / name).symlink_to(SCRIPTS.parent / name)
+    shutil.copy(SCRIPTS / "setup.py", clone / "scripts" / "setup.py")
+    argv = [sys.executable, str(clone / "scripts" / "setup.py"), *words]
+    env = {**os.environ, "CLONE": str(clone), "PACKAGES": str(packages)}
+
+    def finished() -> list[str]:
+        return sorted(file.suffix[1:] for file in clone.glob("done.*"))
+
+    (clone / f"hangs.{killed_in}").touch()
+    with subprocess.Popen(
+        argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as first:
+        steps = clone / "steps"
+        try:
+            wait_for(lambda: steps.exists() and killed_in in steps.read_text().split() and finished() == done)
+        finally:
+            first.kill()
+    wait_for(lambda: not started_with(f"CLONE={clone}"))
+    assert finished() == done
+    (clone / f"hangs.{killed_in}").unlink()
+    steps.unlink()
+
+    again = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    every = ["system", "first-packages", "all-packages" if words else "engine"]
+    assert sorted(steps.read_text().split()) == sorted(set(every) - set(done)), again.stderr
+    if words:
+        assert again.returncode == 0, again.stderr
+    else:
+        assert "no Docker engine answers" in again.stderr, "what comes next needs a real one"
 
 
 @pytest.fixture

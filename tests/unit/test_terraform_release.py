@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import platform
 import re
 import socket
+import ssl
+import stat
 import subprocess
 import sys
 import threading
@@ -16,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import IO
 
 import pytest
 from hvdctl import paths, terraform, terraform_release
@@ -127,6 +131,47 @@ def test_no_network_is_one_clear_line_and_the_next_call_works(site: Site, monkey
             patch.setenv(terraform_release.MIRROR, f"http://127.0.0.1:{port}")
             broken(lambda site: None, f"can't be downloaded from http://127.0.0.1:{port}/9.9.9/.*refused", site)
     assert terraform_release.install(Silent())
+
+
+@pytest.mark.parametrize(
+    ("mirror", "failure", "told"),
+    [
+        ("nonsense", None, "can't be downloaded from nonsense/9.9.9/.*: unknown url type"),
+        ("http://[::1", None, "can't be downloaded from http://.*Invalid IPv6"),
+        ("http://127.0.0.1:port", None, "can't be downloaded from http://127.0.0.1:port/.*nonnumeric port"),
+        ("", ssl.SSLError(1, "record layer failure"), "can't be downloaded from .*record layer failure"),
+        ("", ConnectionResetError(104, "reset by peer"), "can't be downloaded from .*reset by peer"),
+    ],
+)
+def test_a_download_that_fails_keeps_its_hint(
+    site: Site, monkeypatch: pytest.MonkeyPatch, mirror: str, failure: OSError | None, told: str
+) -> None:
+    """Whether the mirror is no URL or the connection breaks in the middle of the file."""
+
+    def breaks(answer: IO[bytes]) -> bytes:
+        assert failure
+        raise failure
+
+    if mirror:
+        monkeypatch.setenv(terraform_release.MIRROR, mirror)
+    else:
+        monkeypatch.setattr(terraform_release, "_read", breaks)
+    broken(lambda site: None, told, site)
+
+
+def test_the_program_is_on_the_disk_before_it_has_its_name(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+    synced: list[tuple[bytes, int, bool]] = []
+
+    def fsync(file: int) -> None:
+        path = Path(f"/proc/self/fd/{file}")
+        named = terraform_release.pinned().binary.exists()
+        synced.append((path.read_bytes(), stat.S_IMODE(path.stat().st_mode), named))
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert terraform_release.install(Silent())
+    assert synced == [(PROGRAM, 0o755, False)]
 
 
 def test_an_archive_without_the_program_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

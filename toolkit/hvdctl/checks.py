@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ def fix(progress: Progress) -> None:
 def run(spec: Spec) -> Iterator[Check]:
     """Each check as it is done; those of nodes only if the cluster exists."""
     provider = providers.REGISTRY[spec.provider]
-    yield _tried("terraform", lambda: _version(terraform.binary()))
+    yield _tried("terraform", lambda: _terraform(terraform.binary(), provider.name))
     for tool in ("ssh", "rsync"):
         yield _tried(tool, lambda tool=tool: process.tool(tool))  # type: ignore[misc]
     # Jobs elsewhere, of an image that is elsewhere, need no engine here.
@@ -196,9 +197,22 @@ def _judged(name: str, faults: list[str], good: str) -> Check:
     return Check(name, "fail", f"not on {', '.join(faults)}") if faults else Check(name, "ok", good)
 
 
-def _version(binary: str) -> str:
+def _terraform(binary: str, provider: str) -> str:
+    """What the program calls itself; raises if the provider's module needs a newer one."""
     said = process.capture([binary, "version"]).stdout.splitlines()
+    module = paths.asset("infra", provider, "versions.tf").read_text(encoding="utf-8")
+    needed = re.search(r'^\s*required_version\s*=\s*">= ([\d.]+)"', module, re.MULTILINE)
+    found = re.match(r"\w+ v(\d+\.\d+(\.\d+)?)", said[0]) if said else None
+    if needed and found and _numbers(found[1]) < _numbers(needed[1]):
+        raise HvdctlError(
+            f"{said[0]} at {binary} is too old: {needed[1]} or newer is needed",
+            hint="upgrade it; or remove it from PATH, then `hvdctl check --fix` downloads one",
+        )
     return said[0] if said else binary
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
 
 
 def _engine() -> str:

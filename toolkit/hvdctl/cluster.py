@@ -109,6 +109,12 @@ class Cluster:
             return error.errno != errno.ENAMETOOLONG
         return True
 
+    @property
+    def is_remnant(self) -> bool:
+        """Whether an `up` that was killed in its first moment left its folder: nothing was made yet, also no spec."""
+        kept = {"runs", "bench"}
+        return not self.exists and self.folder.is_dir() and any(one.name not in kept for one in self.folder.iterdir())
+
     def stored_spec(self) -> dict[str, Any] | None:
         """The keys of the last spec that was asked for; None for a cluster that never was.
 

@@ -152,8 +152,13 @@ def down(
     """
     cluster = Cluster(name)
     if not cluster.exists and not force:
-        # An `up` that was refused or killed in its first moment may have left a folder and no spec.
-        raise guards.elsewhere(name, list(overview.claims(name)))
+        claims = list(overview.claims(name))
+        if claims or not cluster.is_remnant:
+            raise guards.elsewhere(name, claims)
+        with cluster.locked(command_line()):
+            if not cluster.exists:
+                cluster.remove()
+                return Removed(name, [], [], [])
     guards.keep(cluster, keep_data)
     with _held(cluster):
         sites = _sites(cluster, force)

@@ -11,6 +11,7 @@ import http.client
 import os
 import platform
 import shutil
+import ssl
 import tomllib
 import urllib.error
 import urllib.request
@@ -29,6 +30,15 @@ MIRROR = "HVDCTL_TERRAFORM_MIRROR"
 _PLATFORMS = {"x86_64": "amd64", "aarch64": "arm64"}
 _SILENCE = 30  # seconds without a byte
 _CHUNK = 2**20
+# What a download may end with; ValueError means that the mirror is no URL.
+_BROKEN = (
+    urllib.error.URLError,
+    http.client.HTTPException,
+    TimeoutError,
+    ConnectionError,
+    ssl.SSLError,
+    ValueError,
+)
 _BY_HAND = (
     "install Terraform 1.5 or newer from https://developer.hashicorp.com/terraform/install, "
     "or OpenTofu from https://opentofu.org/docs/intro/install"
@@ -85,7 +95,6 @@ def install(step: Step) -> str:
             archive, program = work / "terraform.zip", work / "terraform"
             _download(release, archive, step)
             _unpack(release, archive, program)
-            program.chmod(0o755)
             program.replace(release.binary)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -108,7 +117,7 @@ def _download(release: Release, target: Path, step: Step) -> None:
                 digest.update(chunk)
                 got += len(chunk)
                 step.update(f"{got / 1e6:.0f} of {total / 1e6:.0f} MB" if total else f"{got / 1e6:.0f} MB")
-    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+    except _BROKEN as error:
         why = getattr(error, "reason", None) or error
         raise _failed(release, f"can't be downloaded from {release.url}: {why}") from error
     if total and got < total:
@@ -131,6 +140,10 @@ def _unpack(release: Release, archive: Path, target: Path) -> None:
     try:
         with zipfile.ZipFile(archive) as held, held.open("terraform") as source, target.open("wb") as file:
             shutil.copyfileobj(source, file, _CHUNK)
+            os.fchmod(file.fileno(), 0o755)
+            file.flush()
+            # A power failure after the rename must leave no empty program: `find` asks only if there is one.
+            os.fsync(file.fileno())
     except (zipfile.BadZipFile, KeyError) as error:
         raise _failed(release, f"from {release.url} holds no program `terraform`: {error}") from error
 

@@ -49,7 +49,7 @@ class Verbs(TyperGroup):
 def guarded(app: Callable[[], object]) -> None:
     """Run the command line and leave with the right exit code."""
     for stream in (sys.stdout, sys.stderr):
-        # Names and words of a command may hold bytes that are no text, and a terminal may not have each letter.
+        # Arguments may not be valid UTF-8, and the encoding of the terminal may lack characters.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     login.hide()
