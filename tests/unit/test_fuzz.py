@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,14 @@ from hypothesis import strategies as st
 
 # Ansible takes a second for each inventory, figures take more: both are left to `make fuzz`.
 QUICK = [one for one in fuzz_targets.targets() if one.name not in {"inventories", "results"}]
+
+
+@pytest.fixture(autouse=True)
+def no_callback_stays() -> Iterator[None]:
+    """Hypothesis measures garbage collections for ever; a Ctrl-C in its callback would be lost to a later test."""
+    before = list(gc.callbacks)
+    yield
+    gc.callbacks[:] = before
 
 
 @pytest.mark.parametrize("target", QUICK, ids=lambda one: one.name)
