@@ -68,7 +68,7 @@ bench-scaling: setup ## judge bench: errors of predictions, share of the link, o
 reproduce: setup ## the published experiments on emulated GPUs, into docs/results; about an hour
 	@$(BIN)/python scripts/reproduce.py $(ARGS)
 
-torture: setup ## faults at random moments for MINUTES (5): nothing is lost, left over or made twice
+torture: setup $(VENV)/.developers ## faults at random moments for MINUTES (5): nothing is lost, left over or made twice
 	@$(BIN)/python scripts/torture.py --minutes $(MINUTES) $(ARGS)
 
 fuzz: $(VENV)/.developers ## odd inputs for MINUTES (5): no traceback, nothing made; SEED repeats them

@@ -411,7 +411,9 @@ def prepared(seed: int, *, gpulab: bool) -> Iterator[Campaign]:
                 [*argv, "--folder", str(campaign.gpulab)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
             )
             assert emulator.stdout
-            campaign.spec = Path(json.loads(emulator.stdout.readline())["spec"])
+            if not (ready := emulator.stdout.readline()):
+                sys.exit("the GPULab emulator did not start")  # it has said why
+            campaign.spec = Path(json.loads(ready)["spec"])
         yield campaign
     finally:
         if emulator:
