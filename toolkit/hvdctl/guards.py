@@ -180,9 +180,8 @@ def recreated(cluster: Cluster, spec: Spec, planned: Outcome, image: str) -> lis
     """The nodes that stay in the cluster and would start again from nothing, by name."""
     found = _numbers(planned, "replace")
     if _stateless(cluster, spec):
-        there = {node.name for node in cluster.nodes()} & providers.REGISTRY[spec.provider].site.observe(
-            cluster.name
-        ).keys()
+        seen = providers.REGISTRY[spec.provider].site.observe(cluster.name)
+        there = {node.name for node in cluster.nodes()} & seen.keys()
         found |= {index for index in _numbers(planned, "create") if f"node{index}" in there}
     if _containers_change(cluster, spec, image):
         found |= set(range(min(spec.nodes, len(cluster.nodes()))))

@@ -203,17 +203,14 @@ def relink(cluster: Cluster, net: int | None, step: Step) -> None:
     if provider.kind == "container":
         terraform = _terraform(cluster, spec)
         wanted = terraform.variables() | {"rate": net}
+        # Each of these may recreate nodes: `up` plans that, and asks.
+        why = ""
         if cluster.record("provision").get("module") != terraform.version():
-            # Another module or plugin may recreate nodes: `up` plans that, and asks.
-            raise UsageError(
-                f"another version of hvdctl made the nodes of {cluster.name!r}: links can't be changed",
-                hint=f"`hvdctl up --name {cluster.name}` first",
-            )
-        if unfinished(cluster.terraform, "rate"):
-            raise UsageError(
-                f"the last `up` of {cluster.name!r} did not complete: links can't be changed",
-                hint=f"`hvdctl up --name {cluster.name}` first",
-            )
+            why = f"another version of hvdctl made the nodes of {cluster.name!r}"
+        elif unfinished(cluster.terraform, "rate"):
+            why = f"the last `up` of {cluster.name!r} did not complete"
+        if why:
+            raise UsageError(f"{why}: links can't be changed", hint=f"`hvdctl up --name {cluster.name}` first")
         terraform.apply(wanted, step.update)
         return
     cluster.complete("relink", 0, rate=net)
